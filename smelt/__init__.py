@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from smelt.integrations.patches import install, uninstall
     from smelt.regions import compile_regions
 
-_PLACES = {
+_NAMES_OF = {
     "smelt.api": ("compile", "explain", "is_compiled", "lookup_backend", "reset"),
     "smelt.artefact.artefact": ("load",),
     "smelt.autograd.aot": ("aot_autograd",),
@@ -63,7 +63,7 @@ _PLACES = {
 ALONE = frozenset({"smelt.artefact.artefact"})
 """What is imported without the compiler."""
 
-_PLACE = {name: module for module, names in _PLACES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 _WITH_THEM = frozenset(
     "abi api autograd backends capture checked codegen compiled_module driver gpu graph loops passes pipeline prims "
     "program regions runtime schedule shapes".split()
@@ -74,23 +74,23 @@ _WITH_THEM = frozenset(
 def __getattr__(name: str) -> Any:
     if name == "tiny":  # by itself: the compiler does not need it
         return importlib.import_module("smelt.tiny")
-    if name not in _PLACE and name not in _WITH_THEM:
+    if name not in _MODULE_OF and name not in _WITH_THEM:
         raise AttributeError(f"module 'smelt' has no attribute {name!r}")
     # all of a group at once: what a program reads of a module while it is captured is there already
-    group = ALONE if _PLACE.get(name) in ALONE else _PLACES.keys() - ALONE
+    group = ALONE if _MODULE_OF.get(name) in ALONE else _NAMES_OF.keys() - ALONE
     found = None
     try:
         collection = importlib.import_module("smelt.base.collection")  # needs the C extensions, as what follows
         with collection.no_collection(collect=False):
             for module in sorted(group):
                 found = importlib.import_module(module)
-                globals().update({each: getattr(found, each) for each in _PLACES[module]})
+                globals().update({each: getattr(found, each) for each in _NAMES_OF[module]})
     except AttributeError as error:
         if not getattr(getattr(found, "__spec__", None), "_initializing", False):
             raise
         raise AttributeError(  # of the same class, as `hasattr` asks
             f"smelt.{name} is being imported by what a signal handler or finalizer has interrupted\n"
-            f"  try: import {_PLACE.get(name, 'smelt.api')} before the handler is set"
+            f"  try: import {_MODULE_OF.get(name, 'smelt.api')} before the handler is set"
         ) from error
     except ImportError as error:
         if "_native" not in str(error):
@@ -103,7 +103,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACE})
+    return sorted({*globals(), *_MODULE_OF})
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:

@@ -219,16 +219,16 @@ def original_function(function: Any) -> Any:
 _when_compiled: list[Callable[[type], None]] = []
 
 
-def when_compiled(tell: Callable[[type], None]) -> None:
+def when_compiled(notify: Callable[[type], None]) -> None:
     """Register a function that is called with each class of modules before its first module is compiled."""
-    _when_compiled.append(tell)
+    _when_compiled.append(notify)
 
 
 def _compiled_class(cls: type) -> type:
     compiled = _classes.get(id(cls))
     if compiled is None:
-        for tell in _when_compiled:
-            tell(cls)
+        for notify in _when_compiled:
+            notify(cls)
         try:
             first = _Derived if issubclass(cls, CompiledModule) else CompiledModule
             compiled = types.new_class(cls.__name__, (first, cls))

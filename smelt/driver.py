@@ -39,7 +39,7 @@ from smelt.capture.core.signals import raise_if_signalled
 from smelt.capture.guards.kinds import variants_by_kind
 from smelt.capture.tensors.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
 from smelt.checked import backward_boundary, boundary
-from smelt.codegen.multi_part_host import render_chain
+from smelt.codegen.multi_part_host import render_multi_part_host
 from smelt.gpu import Recordings, old_values, recorded_alone
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.printer import print_graph
@@ -49,7 +49,7 @@ from smelt.graph.nodes.cut_points import boundaries, in_pieces
 from smelt.graph.nodes.eager_call import EagerCall
 from smelt.graph.nodes.modes import leaving_regions
 from smelt.graph.verify import verified
-from smelt.passes import Runner, timed
+from smelt.passes import PassRunner, timed
 from smelt.pipeline import to_emptied, to_halves, to_joint, to_parts, to_prims, to_program
 from smelt.program import Program, load
 from smelt.runtime.build import build, flags_for
@@ -161,7 +161,7 @@ def halves_of(
     gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
 ) -> tuple[Joint, torch.device | None, Halves]:
     """The joint graph, the device of its kernels if these are Triton's, and forward and backward as text."""
-    joint = to_joint(gm, example_inputs, options, Runner(report))
+    joint = to_joint(gm, example_inputs, options, PassRunner(report))
     device = triton_device(joint.module, options)
     at_once = device is not None and device.type == "cuda"  # recordings of one graph share memory
     halves = _render_halves(joint, options, report, at_once)
@@ -195,7 +195,7 @@ def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool
     Args:
         at_once: compile a backward also where it is unknown which results are used.
     """
-    run = Runner(report)
+    run = PassRunner(report)
     prims = to_prims(joint, options, run)
     report.add("3_prims.py", functools.partial(print_graph, prims))
     forward, backward, likely, absent = to_halves(prims, joint, at_once, options, run)
@@ -321,13 +321,13 @@ def render(
     part: fx.GraphModule, options: Options, report: Report, name: str, updates: Mapping[int, str] | None = None
 ) -> Rendered:
     """Forward or backward as source text; split into parts where it reads numbers from tensors or changes device."""
-    chain = to_parts(part, Runner(report, name))
+    chain = to_parts(part, PassRunner(report, name))
     if chain is None:
         return render_part(part, options, report, name, updates)
     modules = [p.module for p in chain.parts if p.module is not None]
     kept = chain.updates_at_the_end(updates or {})
     rendered = [render_part(m, options, report, f"{name}{i}", kept.get(i)) for i, m in enumerate(modules)]
-    whole = render_chain(chain, rendered)
+    whole = render_multi_part_host(chain, rendered)
     report.add(f"7_{name}_host.py", lambda: whole.host_source)
     return whole
 
@@ -343,7 +343,7 @@ def render_part(
     may_split = device is not None and _may_split_products(device, options)
     target = Target(device, updates, _caller_owned(part, name), may_split, in_stages)
     with at_least(1, list(empty.values())):
-        rendered = to_program(part, target, options, Runner(report, name))
+        rendered = to_program(part, target, options, PassRunner(report, name))
     if empty:
         rendered.counts = tuple(empty)
         rendered.empty = lambda zeros: compile_emptied(part, [empty[i] for i in zeros], options, report, name, updates)
@@ -364,7 +364,7 @@ def compile_emptied(
     try:
         with outside_inference_mode():
             own = report.child(f"{report.name}_empty")
-            return load(render_part(to_emptied(part, zeros, Runner(own)), options, own, name, updates), options)
+            return load(render_part(to_emptied(part, zeros, PassRunner(own)), options, own, name, updates), options)
     except ZeroDivisionError:  # a size is divided by one of them: operators in eager raise the right error
         return None
     except Exception as error:

@@ -25,7 +25,7 @@ from smelt.graph.ir.printer import print_graph
 from smelt.graph.verify import verified
 from smelt.loops.describe import describe as describe_loops
 from smelt.loops.ir import LoopProgram
-from smelt.loops.split_by_device import Chain
+from smelt.loops.split_by_device import PartSequence
 from smelt.loops.verify import verify as verify_loops
 from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.facts import describe_program
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Runner:
+class PassRunner:
     """Runs passes for one graph.
 
     Attributes:
@@ -58,7 +58,7 @@ class Runner:
     def record(self, name: str, made: Any) -> None:
         """Print and verify the result of the pass of this name."""
         if isinstance(made, Rendered) and self.report.plan is not None:
-            self._tell(made)
+            self._describe_program(made)
         match made:
             case Joint(module=module):
                 self.report.add("2_joint.py", lambda: print_graph(module))
@@ -83,7 +83,7 @@ class Runner:
                     self.report.dump(f"3_{part}.py", lambda graph=graph: print_graph(graph))  # type: ignore[misc]
                     verified(graph, "prims")
 
-    def _tell(self, rendered: Rendered) -> None:
+    def _describe_program(self, rendered: Rendered) -> None:
         """Describe a program for `smelt.explain`, if that is active; its steps are timed afterwards."""
         report, target = self.report, "C++" if rendered.device is None else "Triton"
         facts = describe_program(self.program, target, report.plan, rendered.steps, rendered.text_of)
@@ -98,7 +98,7 @@ class Runner:
         match made:
             case fx.GraphModule():
                 yield name, made
-            case Chain(parts=parts):
+            case PartSequence(parts=parts):
                 modules = (part.module for part in parts if part.module is not None)
                 yield from ((f"{self.program}{i}", module) for i, module in enumerate(modules))
             case (fx.GraphModule() as forward, fx.GraphModule() | None as backward):

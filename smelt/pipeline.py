@@ -24,8 +24,8 @@ from smelt.codegen.cpp.host import render_cpp
 from smelt.codegen.triton.host import locate_checks, render_triton
 from smelt.loops.emptied import emptied
 from smelt.loops.lower import lower
-from smelt.loops.split_by_device import Chain, split_at_reads
-from smelt.passes import Runner
+from smelt.loops.split_by_device import PartSequence, split_at_reads
+from smelt.passes import PassRunner
 from smelt.prims.decompose import decompose
 from smelt.prims.passes.channels_last import with_channels_last
 from smelt.prims.passes.sums_of_rows import add_rows_into_sums
@@ -37,12 +37,12 @@ PRIM_PASSES = (add_rows_into_sums, with_channels_last)
 """The passes over the joint prim graph, in order."""
 
 
-def to_joint(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], options: Options, run: Runner) -> Joint:
+def to_joint(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], options: Options, run: PassRunner) -> Joint:
     """Forward and backward of a torch-level graph as one functional ATen graph."""
     return run("joint", trace_joint, gm, inputs, options)
 
 
-def to_prims(joint: Joint, options: Options, run: Runner) -> fx.GraphModule:
+def to_prims(joint: Joint, options: Options, run: PassRunner) -> fx.GraphModule:
     """The joint graph over primitives."""
     prims = run("prims", decompose, joint.module, options, apart=True)
     for rewrite in PRIM_PASSES:
@@ -51,7 +51,7 @@ def to_prims(joint: Joint, options: Options, run: Runner) -> fx.GraphModule:
 
 
 def to_halves(
-    prims: fx.GraphModule, joint: Joint, at_once: bool, options: Options, run: Runner
+    prims: fx.GraphModule, joint: Joint, at_once: bool, options: Options, run: PassRunner
 ) -> tuple[fx.GraphModule, fx.GraphModule | None, fx.GraphModule | None, tuple[int, ...]]:
     """Forward; backward; the likely backward, if any, and the positions of the tangents that it does not take."""
     forward, backward = run("partition", partition, prims, joint, options)
@@ -61,17 +61,17 @@ def to_halves(
     return forward, backward, *run("partition", likely_backward, backward, metas, at_once)
 
 
-def to_parts(half: fx.GraphModule, run: Runner) -> Chain | None:
+def to_parts(half: fx.GraphModule, run: PassRunner) -> PartSequence | None:
     """The parts of a half that reads numbers from tensors or changes device; None where it is a single part."""
     return run("loops", split_at_reads, half)
 
 
-def to_emptied(part: fx.GraphModule, zeros: Sequence[Symbol], run: Runner) -> fx.GraphModule:
+def to_emptied(part: fx.GraphModule, zeros: Sequence[Symbol], run: PassRunner) -> fx.GraphModule:
     """The part, specialized to calls in which these unbacked sizes are 0."""
     return run("loops", emptied, part, zeros)
 
 
-def to_program(part: fx.GraphModule, target: Target, options: Options, run: Runner) -> Rendered:
+def to_program(part: fx.GraphModule, target: Target, options: Options, run: PassRunner) -> Rendered:
     """The kernels and the host program of a part."""
     loops = run("loops", lower, part, atomic_words=target.device is not None)
     plan = run("schedule", schedule, loops, options, *target.for_schedule())

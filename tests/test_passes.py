@@ -17,7 +17,7 @@ from smelt.graph.verify import InvalidGraph
 from smelt.loops.describe import describe
 from smelt.loops.ir import LoopProgram
 from smelt.loops.verify import InvalidLoops
-from smelt.passes import Runner
+from smelt.passes import PassRunner
 from smelt.schedule.plan import Schedule
 from smelt.schedule.verify import InvalidSchedule
 
@@ -190,16 +190,16 @@ ALSO_GIVEN: dict[str, tuple[Callable[..., Any], Callable[[Any], None]]] = {
 @pytest.mark.parametrize("name", [*PASSES, *ALSO_GIVEN])
 def test_it_leaves_what_it_is_given_as_it_was(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fn, call = PASSES[name][:2] if name in PASSES else ALSO_GIVEN[name]
-    run, ran = Runner.__call__, []
+    run, ran = PassRunner.__call__, []
 
-    def compared(self: Runner, stage: str, make: Any, *args: Any, **kwargs: Any) -> Any:
+    def compared(self: PassRunner, stage: str, make: Any, *args: Any, **kwargs: Any) -> Any:
         before = [described(each) for each in args]
         made = run(self, stage, make, *args, **kwargs)
         assert [described(each) for each in args] == before, f"{make.__name__} changed what it was given"
         ran.append(make.__name__)
         return made
 
-    monkeypatch.setattr(Runner, "__call__", compared)
+    monkeypatch.setattr(PassRunner, "__call__", compared)
     call(smelt.compile(fn))
     expected = {"rows of a table": "add_rows_into_sums", "without gradients": "partition"}
     assert expected.get(name, name) in ran

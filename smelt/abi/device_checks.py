@@ -45,7 +45,7 @@ class DeviceChecks:
         self.allocate = allocate
         self.lock = new_lock()
         self.pages: list[tuple[torch.Tensor, list[Checks]]] = []
-        self.told = False
+        self.reported = False
 
     def reserve(self, checks: Sequence[Checks]) -> int:
         """The address of words for these launches, one launch behind the other."""
@@ -66,15 +66,15 @@ class DeviceChecks:
                 return _message(launches[position], number, value, size)
         return None
 
-    def tell(self) -> str | None:
+    def report(self) -> str | None:
         """The message, marked as reported."""
         message = self.message()
-        self.told = self.told or message is not None
+        self.reported = self.reported or message is not None
         return message
 
     def print_once(self) -> None:
         """Print the message unless an error has included it."""
-        message = None if self.told else self.tell()
+        message = None if self.reported else self.report()
         if message is not None:
             print(visible(f"smelt: {message}"), file=sys.stderr, flush=True)
 
@@ -113,13 +113,13 @@ def device_checks() -> DeviceChecks:
 
 def failure() -> str | None:
     """What is known of the kernel that ended the context (for cuda.c); None where it was none that checks."""
-    return _made[0].tell() if _made else None
+    return _made[0].report() if _made else None
 
 
-def nobody_was_told() -> None:
+def mark_unreported() -> None:
     """The error that says what a kernel told does not get to the user: it is to be printed."""
     for made in _made:
-        made.told = False
+        made.reported = False
 
 
 def context_is_lost(error: Exception) -> bool:

@@ -16,7 +16,7 @@ from smelt.base.errors import SmeltError, SmeltWarning
 from smelt.base.options import environment
 
 
-class Told(Protocol):
+class Described(Protocol):
     """A tensor as the fake kernel described it."""
 
     @property
@@ -44,15 +44,17 @@ def is_of_torch(name: str) -> bool:
 class WrongFake(SmeltError):
     """An operator of a library returned another result than its fake kernel described."""
 
-    def __init__(self, name: str, got: str, told: str) -> None:
+    def __init__(self, name: str, got: str, described: str) -> None:
         super().__init__(
             f"{name} gives another result than its fake kernel says",
-            why=f"{got}, and the fake kernel (register_fake) says {told}",
+            why=f"{got}, and the fake kernel (register_fake) says {described}",
             hint="mend the function given to register_fake: shapes, types and strides are compiled from it",
         )
 
 
-def check_results(name: str, result: Any, told: Sequence[Told], devices: Sequence[str], in_order: bool) -> None:
+def check_results(
+    name: str, result: Any, described: Sequence[Described], devices: Sequence[str], in_order: bool
+) -> None:
     """Compare what an operator gave.
 
     Args:
@@ -63,9 +65,9 @@ def check_results(name: str, result: Any, told: Sequence[Told], devices: Sequenc
         WrongFake: it is not what was told.
     """
     results = tuple(_tensors(result))
-    if len(results) < len(told):
-        raise WrongFake(name, f"there are {len(results)} tensors among its results", f"{len(told)}")
-    for at, (got, said, device) in enumerate(zip(results, told, devices, strict=False)):
+    if len(results) < len(described):
+        raise WrongFake(name, f"there are {len(results)} tensors among its results", f"{len(described)}")
+    for at, (got, said, device) in enumerate(zip(results, described, devices, strict=False)):
         if got.dtype is not said.dtype or got.shape != said.shape:
             raise WrongFake(name, f"result {at} is {_text(got)}", _text(said))
         if got.layout is not torch.strided:
@@ -76,16 +78,16 @@ def check_results(name: str, result: Any, told: Sequence[Told], devices: Sequenc
             _other_strides(name, at, got.stride(), said.stride)
 
 
-def in_same_order(got: torch.Tensor, told: Told) -> bool:
+def in_same_order(got: torch.Tensor, described: Described) -> bool:
     """Whether an element lies where it was said to lie; what a dimension of size 1 steps by says nothing."""
     stride = got.stride()
-    if stride == told.stride or 0 in told.shape:
+    if stride == described.stride or 0 in described.shape:
         return True
-    return all(a == b for a, b, n in zip(stride, told.stride, told.shape, strict=True) if n > 1)
+    return all(a == b for a, b, n in zip(stride, described.stride, described.shape, strict=True) if n > 1)
 
 
-def _other_strides(name: str, at: int, got: Sequence[int], told: Sequence[int]) -> None:
-    wrong = WrongFake(name, f"result {at} has strides {tuple(got)}", str(tuple(told)))
+def _other_strides(name: str, at: int, got: Sequence[int], described: Sequence[int]) -> None:
+    wrong = WrongFake(name, f"result {at} has strides {tuple(got)}", str(tuple(described)))
     if environment().strict:
         raise wrong
     if name not in _warned:

@@ -34,7 +34,7 @@ class Check:
         node: the value that is computed.
         wraps: an index that counts from the end where it is negative; the size was added then.
         operator, line: of the user's program, where they are known.
-        told: whether the kernel tells which index it is; of a result that nobody uses it only knows that there is one.
+        reports_index: whether the kernel reports the index; for an unused result it reports only that there is one.
     """
 
     fault: int
@@ -42,13 +42,13 @@ class Check:
     wraps: bool = False
     operator: str = ""
     line: str = ""
-    told: bool = True
+    reports_index: bool = True
 
     def message(self, value: int, size: int) -> str:
         """What is wrong with a value; of an index also the size of its dimension."""
         if self.fault != OUT_OF_RANGE:
             return str(fault_error(self.fault))
-        if not self.told:
+        if not self.reports_index:
             return "an index is out of range"
         index = value - size if self.wraps and value < 0 else value
         return f"index {index} is out of range for a dimension of size {size}"

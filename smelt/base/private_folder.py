@@ -78,8 +78,8 @@ def check_private(folder: Path, inside: Path | None = None) -> None:
         OSError: it cannot be read.
     """
     shared = os.path.realpath(inside) if inside is not None else None
-    way = list(_way(folder))
-    for path, state in way:
+    walked = list(_path_states(folder))
+    for path, state in walked:
         if stat.S_ISLNK(state.st_mode):
             if not is_trusted(state.st_uid):
                 raise UnsafeFolder(f"{path} belongs to another user, who may turn it elsewhere")
@@ -91,7 +91,7 @@ def check_private(folder: Path, inside: Path | None = None) -> None:
             raise UnsafeFolder(f"{path} belongs to another user")
         elif _others_write(path, state) and not state.st_mode & stat.S_ISVTX:
             raise UnsafeFolder(f"others may replace what lies in {path}")
-    path, state = way[-1]
+    path, state = walked[-1]
     if not is_trusted(state.st_uid) or _others_write(path, state):
         raise UnsafeFolder(f"others may write to {path}")
 
@@ -107,7 +107,7 @@ def is_executable(folder: Path) -> bool:
     return not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0)
 
 
-def _way(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+def _path_states(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     """The folders and links that the system passes when it opens a folder, with their states; the last is the folder.
 
     Raises:

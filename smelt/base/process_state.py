@@ -134,8 +134,8 @@ def saved() -> Callable[[BaseException | None], None]:
         if last:
             release_locks(_drawn.first[1])
         if error is not None:
-            for put_back in reversed(undo):
-                put_back()
+            for undo_step in reversed(undo):
+                undo_step()
         _drawn.undo = outer
 
     _drawn.undo = undo

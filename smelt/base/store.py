@@ -90,7 +90,7 @@ class Store:
         self.root, self.readable, self.writable, self.refused = _usable_directory(Path(root))
         self.limit = eviction.limit_bytes(self.root, limit)
         self._checked: set[Path] = set()
-        self._told: set[tuple[str, int | None]] = set()
+        self._reported: set[tuple[str, int | None]] = set()
         if self.writable and eviction.is_due(self.root):
             eviction.sweep(self.root, self.limit)
 
@@ -135,7 +135,7 @@ class Store:
             make_folder(path.parent)
             if not self._is_private(path.parent):
                 raise UnsafeFolder(f"others may write to {path.parent}")
-            _make_way(path)
+            _clear_path(path)
             footer = _footer(kind, key, suffix, data)
             replace_atomically(path, (data, footer), 0o700 if suffix == ".so" else 0o600)
         except OSError as error:
@@ -228,8 +228,8 @@ class Store:
 
     def _warn_once(self, what: str, error: OSError, message: str) -> None:
         """Warn once for each reason: a disk that refuses one entry refuses all of a model's."""
-        if (what, error.errno) not in self._told:
-            self._told.add((what, error.errno))
+        if (what, error.errno) not in self._reported:
+            self._reported.add((what, error.errno))
             _warn(message, stacklevel=5)
 
     def size(self) -> int:
@@ -272,7 +272,7 @@ def _remove_if_same(path: Path, descriptor: int) -> None:
         remove(path)
 
 
-def _make_way(path: Path) -> None:
+def _clear_path(path: Path) -> None:
     """Remove a folder at an entry's path, where it would keep a rename from succeeding; smelt never makes one there."""
     if path.is_dir() and not path.is_symlink():
         remove_folder(path)

@@ -28,7 +28,7 @@ from torch.distributions import Distribution
 from torch.utils import _pytree as pytree
 
 from smelt.bench.contenders import Prepare, eager
-from smelt.bench.preparation import settle_statistics, wake_parameters, without_dropout
+from smelt.bench.preparation import stabilize_statistics, wake_parameters, without_dropout
 from smelt.bench.randomness import SingleDraws, seed_everything
 from smelt.bench.steps import build_batch, build_model, precision
 from smelt.bench.verdict import FACTOR, VALUES, Tensors, Verdict, distances, judge
@@ -120,7 +120,7 @@ def _judge_mode_of_seed(workload: Workload, settings: Settings, prepare: Prepare
     if not train_mode and settings.train:
         inputs = batch.clone()
         with contextlib.suppress(Exception):  # a model whose training needs other inputs stays as it is
-            settle_statistics(model, lambda each: each(*inputs.args, **inputs.kwargs))
+            stabilize_statistics(model, lambda each: each(*inputs.args, **inputs.kwargs))
     try:
         expected = run_step(workload, copy.deepcopy(model), batch, settings, eager)
     except Exception as error:

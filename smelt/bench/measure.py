@@ -75,7 +75,7 @@ def measure_row(
     """
     row = new_row(workload, settings)
     row.side_by_side = plan.side_by_side
-    contenders = taking_part(workload, settings, contenders)
+    contenders = selected_contenders(workload, settings, contenders)
     row.results = {name: Result(name) for name in contenders}
     if missing := workload.missing():
         for result in row.results.values():
@@ -96,13 +96,13 @@ def measure_row(
     return row
 
 
-def taking_part(workload: Workload, settings: Settings, contenders: Sequence[str]) -> list[str]:
+def selected_contenders(workload: Workload, settings: Settings, contenders: Sequence[str]) -> list[str]:
     """Of the contenders, eager and those in a mode that the workload is measured in."""
 
-    def takes_part(name: str) -> bool:
+    def is_selected(name: str) -> bool:
         return name == "eager" or (mode_of(name) or settings.mode or DEFAULT) in workload.modes
 
-    return [name for name in contenders if not workload.modes or takes_part(name)]
+    return [name for name in contenders if not workload.modes or is_selected(name)]
 
 
 def new_row(workload: Workload, settings: Settings) -> Row:

@@ -22,7 +22,7 @@ CYCLES = 2e9
 class Meter:
     """The CPU's: work is done when the call returns."""
 
-    def settle(self) -> None:
+    def wait_for_device(self) -> None:
         """Wait until the device has finished."""
 
     def seconds(self, work: Callable[[], Any], times: int = 1, ahead: float = 0.0) -> float:
@@ -61,13 +61,13 @@ class CudaMeter(Meter):
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def settle(self) -> None:
+    def wait_for_device(self) -> None:
         torch.cuda.synchronize(self.device)
 
     def seconds(self, work: Callable[[], Any], times: int = 1, ahead: float = 0.0) -> float:
         stream = torch.cuda.current_stream(self.device)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self.settle()
+        self.wait_for_device()
         if ahead:
             torch.cuda._sleep(round(ahead * CYCLES))
         begin.record(stream)
@@ -87,7 +87,7 @@ class CudaMeter(Meter):
     def tensors_mb(self, step: Callable[[], Any]) -> float:
         self.reset_peak()
         step()
-        self.settle()
+        self.wait_for_device()
         return self.peak_mb()
 
     def reserved_mb(self) -> float | None:

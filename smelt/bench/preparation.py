@@ -40,7 +40,7 @@ def wake_parameters(model: nn.Module, deviation: float = 0.05) -> int:
     return len(asleep)
 
 
-def settle_statistics(model: nn.Module, run: Callable[[nn.Module], object]) -> int:
+def stabilize_statistics(model: nn.Module, run: Callable[[nn.Module], object]) -> int:
     """Set the statistics of batch norms to the size of what they see, in place; how many there are.
 
     With the statistics of a new model (mean 0, variance 1) activations of a deep model in eval mode grow until float32

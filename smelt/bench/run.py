@@ -18,7 +18,7 @@ from rich.table import Table
 from smelt.base.errors import OptionError
 from smelt.bench.live import LiveTable
 from smelt.bench.machine import describe_machine, usable_cores
-from smelt.bench.measure import Plan, measure_row, taking_part
+from smelt.bench.measure import Plan, measure_row, selected_contenders
 from smelt.bench.processes.process import Failure, cache_environment, run_task
 from smelt.bench.processes.servers import Servers
 from smelt.bench.processes.workers import Workers, ended_by_sigterm
@@ -139,7 +139,7 @@ def start_benchmark(run: Run) -> Benchmark:
             settings, same = run.settings, set(row.results) <= set(run.contenders)
         else:
             settings = run.settings_of(workload)
-            same = set(row.results) == set(taking_part(workload, settings, run.contenders))
+            same = set(row.results) == set(selected_contenders(workload, settings, run.contenders))
         if not same or setting_of(row) != setting_of(settings):
             raise OptionError(
                 f"{run.json_file} holds results of other settings ({row.model})",

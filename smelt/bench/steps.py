@@ -93,7 +93,7 @@ class Stepper:
 
     def __call__(self) -> float:
         value = float(self.launch())
-        meter_of(self.settings.device).settle()
+        meter_of(self.settings.device).wait_for_device()
         return value
 
     def launch(self) -> Tensor:

@@ -36,7 +36,7 @@ def explain_script(target: str, args: Sequence[str], module: bool, page: Path | 
             return status
         _wait_for_threads()
     if page is None:
-        _tell(watch.text() or NOTHING, sys.stdout)
+        _print(watch.text() or NOTHING, sys.stdout)
         return status
     run = watch.page(shlex.join([target, *args]))
     run.memory = samples.end()
@@ -65,10 +65,10 @@ def _written(page: Path, run: RunFacts, watch: Watch, status: int) -> int:
     try:
         write_whole(page, render(run))
     except OSError as error:
-        _tell(f"smelt: the page could not be written to {page}: {error.strerror or error}", sys.stderr)
+        _print(f"smelt: the page could not be written to {page}: {error.strerror or error}", sys.stderr)
         return status or 1
-    told = [f"smelt: the page is {page}"] if run.frames or run.breaks else [f"smelt: {NOTHING}; the page is {page}"]
-    _tell("\n".join([*summary(smelt.stats()), *told]), sys.stderr)
+    lines = [f"smelt: the page is {page}"] if run.frames or run.breaks else [f"smelt: {NOTHING}; the page is {page}"]
+    _print("\n".join([*summary(smelt.stats()), *lines]), sys.stderr)
     return status
 
 
@@ -96,7 +96,7 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def _tell(text: str, stream: object) -> None:
+def _print(text: str, stream: object) -> None:
     """Print to a stream that the script may have closed."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(visible(text), file=stream, flush=True)  # type: ignore[call-overload]

@@ -54,9 +54,9 @@ def run_script(target: str, args: Sequence[str], module: bool, quiet: bool, eage
             if not quiet:
                 print("\n".join(summary(smelt.stats())), file=sys.stderr)
     if eager_too and status == 0:
-        told = saved(seconds, smelt.stats()["compile_s"], _in_eager(target, args, module))
+        text = saved(seconds, smelt.stats()["compile_s"], _in_eager(target, args, module))
         with _perhaps_closed():
-            print(told, file=sys.stderr)
+            print(text, file=sys.stderr)
     return status
 
 
@@ -108,8 +108,8 @@ def saved(seconds: float, compile_s: float, eager: float | None) -> str:
     """
     if eager is None:
         return "  time saved: not known, for the script does not end well when it runs a second time, in eager"
-    told = f"{seconds:.1f} s, {compile_s:.1f} s of them compiling; in eager {eager:.1f} s"
-    return f"  time saved: {eager - seconds:.1f} s ({told})"
+    text = f"{seconds:.1f} s, {compile_s:.1f} s of them compiling; in eager {eager:.1f} s"
+    return f"  time saved: {eager - seconds:.1f} s ({text})"
 
 
 def _run(target: str, module: bool) -> None:
@@ -159,8 +159,8 @@ def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
 def summary(stats: dict[str, Any]) -> list[str]:
     """The lines of the summary of what was compiled."""
     counts = (("graph", "graphs"), ("break", "breaks"), ("recompile", "recompiles"), ("fallback", "fallbacks"))
-    told = ", ".join(f"{stats[key]} {name}{'s' * (stats[key] != 1)}" for name, key in counts)
-    lines = [f"smelt: {told}; compiled for {stats['compile_s']:.1f} s"]
+    text = ", ".join(f"{stats[key]} {name}{'s' * (stats[key] != 1)}" for name, key in counts)
+    lines = [f"smelt: {text}; compiled for {stats['compile_s']:.1f} s"]
     for title, table in (("break", "break_reasons"), ("recompiled", "recompile_reasons")):
         reasons = sorted(stats[table].items(), key=lambda item: -item[1])
         lines += [f"  {title}: {reason}{f', {times} times' if times > 1 else ''}" for reason, times in reasons[:MANY]]

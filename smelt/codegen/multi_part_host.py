@@ -18,13 +18,13 @@ from smelt.abi.rendered import Rendered
 from smelt.base.python_text import arguments
 from smelt.base.text import Writer
 from smelt.codegen.host import literal
-from smelt.loops.split_by_device import Chain, Part
+from smelt.loops.split_by_device import Part, PartSequence
 from smelt.shapes.size import Size, as_symbol
 
 aten = torch.ops.aten
 
 
-def render_chain(chain: Chain, parts: Sequence[Rendered]) -> Rendered:
+def render_multi_part_host(chain: PartSequence, parts: Sequence[Rendered]) -> Rendered:
     """The program of a graph in parts.
 
     Args:
@@ -37,7 +37,7 @@ def render_chain(chain: Chain, parts: Sequence[Rendered]) -> Rendered:
 
 
 class _Host:
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: PartSequence) -> None:
         self.chain = chain
         self.operators: list[Any] = []
         self.variable: dict[fx.Node, str] = {}

@@ -61,7 +61,7 @@ class Checker:
                 return compiled(*inputs)
             if difference is not None:
                 self.found = True
-                print(visible("\n".join(_told(gm, inputs, report.name, options, difference))), file=sys.stderr)
+                print(visible("\n".join(_failure_lines(gm, inputs, report.name, options, difference))), file=sys.stderr)
                 raise SystemExit(FOUND)
             return compiled(*inputs)
 
@@ -72,7 +72,9 @@ def _eager(gm: fx.GraphModule, inputs: Sequence[Any], options: Options) -> Calla
     return driver.compile_whole(gm, inputs, Report("eager"), dataclasses.replace(options, backend="eager"))
 
 
-def _told(gm: fx.GraphModule, inputs: Sequence[Any], name: str, options: Options, difference: Difference) -> list[str]:
+def _failure_lines(
+    gm: fx.GraphModule, inputs: Sequence[Any], name: str, options: Options, difference: Difference
+) -> list[str]:
     """What is said of a difference, and a report that `smelt repro` and `smelt minify` take."""
     found = _first_node(gm, inputs, options)
     lines = [f"{name} differs from eager"]
@@ -145,6 +147,6 @@ def check_script(target: str, args: Sequence[str], module: bool) -> int:
     if checker.found:
         return FOUND
     calls, graphs = (f"{n} {what}{'s' * (n != 1)}" for n, what in ((checker.calls, "call"), (checker.graphs, "graph")))
-    told = f"{calls} of {graphs} agree with eager" if checker.graphs else "nothing was compiled"
-    print(f"smelt: {told}", file=sys.stderr)
+    summary = f"{calls} of {graphs} agree with eager" if checker.graphs else "nothing was compiled"
+    print(f"smelt: {summary}", file=sys.stderr)
     return status

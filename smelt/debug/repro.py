@@ -80,7 +80,7 @@ def show_repro(path: Path) -> int:
     case = read_case(path)
     for other in case.other_versions():
         print(visible(f"the report was written by {other}"), file=sys.stderr)
-    return tell(case, outcome_of(case))
+    return show_outcome(case, outcome_of(case))
 
 
 def outcome_of(case: Case) -> Outcome:
@@ -95,7 +95,7 @@ def outcome_of(case: Case) -> Outcome:
         raise NoCase(f"{case.path} fails without smelt, too", why=str(error)) from error
 
 
-def tell(case: Case, found: Outcome) -> int:
+def show_outcome(case: Case, found: Outcome) -> int:
     """Print how it ended; 1 where it fails."""
     name = on_one_line(case.facts["name"])
     if not found.kind:

@@ -39,13 +39,13 @@ class Text:
 
 def standard_library_text(characters: int = 2_000_000) -> Text:
     """The first `characters` of the installed standard library's top-level modules; a tenth is held out."""
-    parts, size = [], 0
+    texts, size = [], 0
     for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
-        parts.append(file.read_text(encoding="utf-8", errors="ignore"))
-        size += len(parts[-1])
+        texts.append(file.read_text(encoding="utf-8", errors="ignore"))
+        size += len(texts[-1])
         if size >= characters:
             break
-    tokens = encode("".join(parts)[:characters])
+    tokens = encode("".join(texts)[:characters])
     border = len(tokens) * 9 // 10
     return Text(tokens[:border], tokens[border:])
 

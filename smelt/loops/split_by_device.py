@@ -60,7 +60,7 @@ class Part:
 
 
 @dataclass
-class Chain:
+class PartSequence:
     """The inputs of a graph, its parts in order, and its results."""
 
     inputs: list[fx.Node]
@@ -101,7 +101,7 @@ class Chain:
         return {number: found} if found else {}
 
 
-def split_at_reads(gm: fx.GraphModule) -> Chain | None:
+def split_at_reads(gm: fx.GraphModule) -> PartSequence | None:
     """The parts of a graph; None if it reads no numbers and is on one device."""
     used = (n for n in gm.graph.nodes if n.op == "call_function" or n.users)
     mixed = len({kind for n in used if (kind := device_type(n)) is not None}) > 1
@@ -257,7 +257,7 @@ class _Split:
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
-    def chain(self) -> Chain:
+    def chain(self) -> PartSequence:
         parts = [Part() for _ in range(max(self.level.values()) + 1)]
         for node, level in self.on_host.items():
             parts[level].host.append(node)
@@ -267,7 +267,7 @@ class _Split:
             self.build(parts[level], level, wanted)
             parts[level].counts = bool(parts[level].outputs) and self.late.issuperset(parts[level].outputs)
             wanted += parts[level].inputs
-        return Chain(self.inputs, parts, self.results)
+        return PartSequence(self.inputs, parts, self.results)
 
     def computed(self, node: fx.Node) -> bool:
         """Whether a part's graph computes a node."""

@@ -110,13 +110,13 @@ def _contents(frames: list[FrameFacts]) -> Markup:
     rows = []
     for number, frame in enumerate(frames, 1):
         broken = len({v.stop for v in frame.versions if v.stop is not None} if frame.versions else {*frame.breaks})
-        told = [
+        facts = [
             plural(sum(v.has_graph for v in frame.versions), "graph"),
             f"{plural(broken, 'break')}" if broken else "",
         ]
-        told.append(plural(len(frame.recompiles), "recompile") if frame.recompiles else "")
+        facts.append(plural(len(frame.recompiles), "recompile") if frame.recompiles else "")
         link = element("a", element("code", frame.name), href=f"#f{number}")
-        rows.append(element("li", link, " ", element("small", ", ".join(filter(None, told)))))
+        rows.append(element("li", link, " ", element("small", ", ".join(filter(None, facts)))))
     return element("section", element("h2", "Frames"), element("ol", rows, class_="contents"), id="frames")
 
 
@@ -164,13 +164,13 @@ def _frame(frame: FrameFacts, name: str, first: int, sources: Sources) -> Markup
 def _version(version: GraphFacts, name: str, graph: int, sources: Sources) -> Markup:
     colour = element("i", class_=f"g{graph % COLOURS}") if version.has_graph else None
     title = f"graph {graph}" if version.has_graph else "no graph: nothing is computed"
-    told = [plural(len(version.operations), "operation"), plural(len(version.guards), "guard")]
-    told.append(f"compiled for {seconds_text(sum(version.seconds.values()))}" if version.seconds else "")
+    facts = [plural(len(version.operations), "operation"), plural(len(version.guards), "guard")]
+    facts.append(f"compiled for {seconds_text(sum(version.seconds.values()))}" if version.seconds else "")
     end = "ends at a break" if version.stop is not None else ""
     programs = [show_program(each, f"{name}-p{n}", sources) for n, each in enumerate(version.programs)]
     return element(
         "details",
-        element("summary", colour, " ", element("b", title), " ", ", ".join(filter(None, [*told, end]))),
+        element("summary", colour, " ", element("b", title), " ", ", ".join(filter(None, [*facts, end]))),
         programs,
         _folded("operations as captured", noted_list(version.operations)) if version.operations else None,
         _folded("guards", noted_list(version.guards)) if version.guards else None,
@@ -194,8 +194,8 @@ def _times(run: RunFacts) -> Markup:
         series = {"area": [(each.seconds, float(each.resident)) for each in run.memory]}
         if any(each.device for each in run.memory):
             series["device"] = [(each.seconds, float(each.device)) for each in run.memory]
-        told = "resident memory of the process" + (", and torch's on the GPU" if "device" in series else "")
-        children += [element("h3", "memory over time"), draw_times(series, told), element("p", told, class_="quiet")]
+        facts = "resident memory of the process" + (", and torch's on the GPU" if "device" in series else "")
+        children += [element("h3", "memory over time"), draw_times(series, facts), element("p", facts, class_="quiet")]
     if run.eager_operators:
         rows = [element("li", element("code", name), f" {count} times") for name, count in run.eager_operators.items()]
         children += [element("h3", "operators in eager inside of graphs"), element("ul", rows)]

@@ -39,7 +39,7 @@ def show_program(program: ProgramFacts, name: str, sources: Sources) -> Markup:
     timed = [unit.step.timing for unit in program.units if unit.step.timing is not None]
     spent = sum(timing.least_ns for timing in timed) / 1e9
     kernels = sum(unit.kind != "library call" for unit in program.units)
-    told = [
+    facts = [
         plural(kernels, "kernel"),
         plural(len(program.units) - kernels, "library call"),
         f"{program.target}",
@@ -52,7 +52,7 @@ def show_program(program: ProgramFacts, name: str, sources: Sources) -> Markup:
     return element(
         "div",
         element("h4", program.name.replace("_", " ")),
-        element("p", ", ".join(filter(None, told)), class_="quiet"),
+        element("p", ", ".join(filter(None, facts)), class_="quiet"),
         picture,
         element("p", f"{more} more steps are in the list alone", class_="quiet") if more > 0 else None,
         _folded(element("div", _heads(), rows, class_="units"), len(rows)),

@@ -13,7 +13,7 @@ from smelt.runtime import _native
 TOO_MUCH = frozenset({1, 701})
 """The driver's error codes for a launch that needs more than the device has: invalid value, out of resources."""
 
-_told: set[str] = set()
+_reported: set[str] = set()
 
 
 class OutOfMemory(BuildError):
@@ -40,13 +40,13 @@ def is_refused_call(error: Exception) -> bool:
 
 def anything_refused() -> bool:
     """Whether something has been refused in this process."""
-    return bool(_told)
+    return bool(_reported)
 
 
-def tell(name: str, error: Exception, way: str) -> None:
+def report_refusal(name: str, error: Exception, replacement: str) -> None:
     """Count a refusal, and warn of the first one of a kernel."""
-    count_named("second_ways", {f"{name}: {way}": 1})
-    if name not in _told:
-        _told.add(name)
+    count_named("second_ways", {f"{name}: {replacement}": 1})
+    if name not in _reported:
+        _reported.add(name)
         reason = " ".join(str(error).strip().splitlines()[:2])[:300]
-        warnings.warn(SmeltWarning(f"{name} was refused ({reason}); {way}"), stacklevel=2)
+        warnings.warn(SmeltWarning(f"{name} was refused ({reason}); {replacement}"), stacklevel=2)

@@ -143,7 +143,7 @@ class WatchedCall:
             self.given.append((given, block))
             inputs[position] = block.tensor
 
-    def put_back(self, results: list[Any]) -> list[Any]:
+    def copy_back(self, results: list[Any]) -> list[Any]:
         """Copy the new values back into the caller's tensors; the results, with those tensors instead of copies."""
         found = {id(block.tensor): given for given, block in self.given}
         for given, block in self.given:
@@ -247,7 +247,7 @@ class WatchedCall:
         for number, result in enumerate(results):
             if isinstance(result, torch.Tensor) and result.layout is torch.strided:
                 self.require_result(number, result)
-        return self.taken_out(self.put_back(results) if self.given else results)
+        return self.taken_out(self.copy_back(results) if self.given else results)
 
     def taken_out(self, results: list[Any]) -> list[Any]:
         """The results copied to memory of PyTorch's allocator, so that the caller may resize them; sharing is

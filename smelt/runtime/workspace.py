@@ -55,7 +55,7 @@ class Workspaces:
         addresses: slot -> raw address (kernels), or a number that kernels take.
         constants: slot -> tensor that lives as long as the program.
         views: (byte offset, dtype, shape, stride in elements) of arena tensors.
-        places: slot -> byte offset in the arena, for slots that point into it.
+        places: slot -> byte offset in the arena, for slots that point into it (generated host programs use this name).
         fault: slot of the fault word, which kernels set when an index is out of range; 0: none. A workspace whose word
             is set is not reused. On a GPU, kernels write there which check failed, and trap (see device_checks.py).
         device: device of the arena.
@@ -74,8 +74,8 @@ class Workspaces:
         device: torch.device | None = None,
         checks: Sequence[Checks] = (),
     ) -> None:
-        self.fault, self.places, self.checks = fault, dict(places or {}), checks
-        self.told_at = 0
+        self.fault, self.arena_offsets, self.checks = fault, dict(places or {}), checks
+        self.check_words = 0
         self.slots, self.bytes = slots, arena
         self.addresses, self.constants, self.views = dict(addresses), dict(constants), list(views)
         self.free: list[Workspace] = []
@@ -150,7 +150,7 @@ class Workspaces:
         table: Any = Table(self.slots)
         if arena is not None:
             table.bind(0, arena)
-            for slot, offset in self.places.items():
+            for slot, offset in self.arena_offsets.items():
                 table.set(slot, arena.data_ptr() + offset)
         for slot, address in self.addresses.items():
             table.set(slot, address)
@@ -161,8 +161,8 @@ class Workspaces:
             fault, address = _host_word()
             table.set(self.fault, address)
         elif self.fault:
-            self.told_at = self.told_at or device_checks().reserve(self.checks)
-            table.set(self.fault, self.told_at)
+            self.check_words = self.check_words or device_checks().reserve(self.checks)
+            table.set(self.fault, self.check_words)
         return Workspace(table, arena, tuple(_view(arena, *view) for view in self.views), fault)
 
 

@@ -75,15 +75,15 @@ class _Gathering:
 
     def run(self) -> list[list[Unit]]:
         for at, unit in enumerate(self.units):
-            self.make_way(at, self.crowding(at))
+            self.place_before(at, self.crowding(at))
             if unit.number in self.done:
                 continue
             if unit.number in self.mobile:
                 self.late[unit.number] = unit
                 continue
-            self.make_way(at, [*(self.late.keys() & self.large), *self.sources[unit.number]])
+            self.place_before(at, [*(self.late.keys() & self.large), *self.sources[unit.number]])
             self.emit([unit])
-        self.make_way(len(self.units), list(self.late))
+        self.place_before(len(self.units), list(self.late))
         return self.order
 
     def crowding(self, at: int) -> list[int]:
@@ -105,7 +105,7 @@ class _Gathering:
                 waiting += [source for source in self.sources[number] if source not in self.done]
         return must
 
-    def make_way(self, at: int, wanted: Iterable[int]) -> None:
+    def place_before(self, at: int, wanted: Iterable[int]) -> None:
         """Run the wanted units before position `at`, each together with all kernels of its kind that may run then."""
         must = self.needed(wanted)
         while must:

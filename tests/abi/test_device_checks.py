@@ -51,7 +51,7 @@ def test_a_failure_is_told_of_the_launch_that_it_belongs_to(checks: DeviceChecks
         (GATHER, (1, -1, 4), "index -1 is out of range for a dimension of size 4"),
         (PUT, (1, -1, 4), "index -5 is out of range for a dimension of size 4"),
         (PUT, (1, 2**40, 4), f"index {2**40} is out of range for a dimension of size 4"),
-        (Check(OUT_OF_RANGE, "any", told=False), (1, 0, 0), "an index is out of range"),
+        (Check(OUT_OF_RANGE, "any", reports_index=False), (1, 0, 0), "an index is out of range"),
         (Check(NOT_IN_UNIT, "refuse"), (1, 0, 0), "all elements of input should be between 0 and 1"),
         (GATHER, (5, 0, 0), "a check of kernel 'k' failed"),
     ],
@@ -75,7 +75,7 @@ def test_errors_of_a_lost_context_say_what_was_told(checks: DeviceChecks) -> Non
     assert context_is_lost(error) and str(error) == "CUDA error: unspecified launch failure" and failure() is None
     fail(checks, place, 1, 7, 4)
     assert not context_is_lost(RuntimeError("shapes differ")) and not context_is_lost(IndexError("CUDA error"))
-    assert not checks.told and context_is_lost(error)
+    assert not checks.reported and context_is_lost(error)
     assert str(error).startswith("CUDA error: device-side assert triggered: model.py:12: index 7 is out of range")
     told = str(error)
     assert context_is_lost(error) and str(error) == told
@@ -93,9 +93,9 @@ def test_nothing_runs_again_in_a_lost_context(checks: DeviceChecks) -> None:
     error = RuntimeError("CUDA error: unspecified launch failure")
     with pytest.raises(RuntimeError, match=r"device-side assert.*model.py:12: index 7"):
         explain_error(gm, error, [torch.ones(1)])
-    assert checks.told
+    assert checks.reported
     expect_failure(gm, error, [torch.ones(1)])  # the frame runs in eager, where its first CUDA call fails
-    assert not checks.told
+    assert not checks.reported
 
 
 def test_what_nobody_was_told_is_printed_once(checks: DeviceChecks, capsys: pytest.CaptureFixture[str]) -> None:

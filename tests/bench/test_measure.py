@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from smelt.bench import workloads
-from smelt.bench.measure import Plan, measure_row, taking_part
+from smelt.bench.measure import Plan, measure_row, selected_contenders
 from smelt.bench.processes.process import Failure, Server, cache_environment, run_task
 from smelt.bench.processes.server import OPTIMIZERS
 from smelt.bench.processes.servers import Servers
@@ -138,10 +138,10 @@ def test_nobody_passes_beside_an_eager_that_fails(monkeypatch: pytest.MonkeyPatc
 def test_a_workload_is_measured_in_its_modes() -> None:
     names = ["eager", "torch.compile", "torch.compile:reduce-overhead", "smelt", "smelt:step"]
     workload = find_workload("bert-mlm")
-    assert taking_part(workload, Settings(), names) == ["eager", "torch.compile", "smelt", "smelt:step"]
-    assert taking_part(workload, Settings(mode="reduce-overhead"), names) == ["eager"]
-    assert taking_part(find_workload("distilbert-mlm"), Settings(), names) == names
-    assert taking_part(find_workload("bert"), Settings(mode="max-autotune"), names) == names
+    assert selected_contenders(workload, Settings(), names) == ["eager", "torch.compile", "smelt", "smelt:step"]
+    assert selected_contenders(workload, Settings(mode="reduce-overhead"), names) == ["eager"]
+    assert selected_contenders(find_workload("distilbert-mlm"), Settings(), names) == names
+    assert selected_contenders(find_workload("bert"), Settings(mode="max-autotune"), names) == names
 
 
 def test_eager_that_fails_ends_the_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def test_seconds_are_of_one_call() -> None:
 def test_the_cpu_counts_the_memory_of_the_process() -> None:
     meter = meter_of("cpu")
     assert type(meter) is Meter and meter.reserved_mb() is None
-    meter.settle()
+    meter.wait_for_device()
     if meter.reset_peak():
         before = meter.peak_mb()
         with mmap.mmap(-1, 64 << 20) as block:  # a tensor may find room in what the process has already

@@ -8,7 +8,7 @@ from torch import nn
 
 from smelt.base.errors import OptionError
 from smelt.bench import workloads
-from smelt.bench.preparation import settle_statistics, wake_parameters, without_dropout
+from smelt.bench.preparation import stabilize_statistics, wake_parameters, without_dropout
 from smelt.bench.workload import Batch, MissingPackages, Settings, Workload
 from smelt.bench.workloads import WORKLOADS, find_workload
 
@@ -31,7 +31,7 @@ def test_settled_statistics_keep_deep_models_in_range() -> None:
     x = torch.randn(32, 64)
     before = float(model(x).detach().std())
     momentum = layers[0][1].momentum
-    assert settle_statistics(model, lambda each: each(x)) == 12
+    assert stabilize_statistics(model, lambda each: each(x)) == 12
     assert not any(module.training for module in model.modules()) and layers[0][1].momentum == momentum
     assert before > 1e6 > 100 > float(model(x).detach().std())
 

@@ -10,9 +10,9 @@ import torch
 from torch import fx
 
 from smelt.abi.rendered import Rendered
-from smelt.codegen.multi_part_host import render_chain
+from smelt.codegen.multi_part_host import render_multi_part_host
 from smelt.graph.ir.meta import meta_of
-from smelt.loops.split_by_device import Chain, Part
+from smelt.loops.split_by_device import Part, PartSequence
 from smelt.shapes.assumptions import Assumptions
 from smelt.shapes.size import as_symbol
 
@@ -45,9 +45,9 @@ def rendered(source: str = "") -> Rendered:
     return Rendered([source], [[source]], "", [])
 
 
-def ran(chain: Chain, parts: Sequence[Call], inputs: Sequence[Any]) -> list[Any]:
+def ran(chain: PartSequence, parts: Sequence[Call], inputs: Sequence[Any]) -> list[Any]:
     """What the program gives, with these in place of the parts' programs."""
-    made = render_chain(chain, [rendered(f"part {i}") for i in range(len(parts))])
+    made = render_multi_part_host(chain, [rendered(f"part {i}") for i in range(len(parts))])
     assert made.cpp_sources == [f"part {i}" for i in range(len(parts))] and len(made.parts) == len(parts)
     names: dict[str, Any] = {"parts": list(parts), "operators": made.operators, "torch": torch}
     exec(made.host_source, names)
@@ -84,7 +84,7 @@ def test_a_number_is_read_between_two_parts() -> None:
         seen.append(list(given))
         return ["made"]
 
-    results = ran(Chain([x, w], parts, (last, w, size + 1, None, 4)), [one, other], ["x", "w"])
+    results = ran(PartSequence([x, w], parts, (last, w, size + 1, None, 4)), [one, other], ["x", "w"])
     assert seen == [["x"], [torch.tensor(7), "w", 7]] and results == ["made", "w", 8, None, 4]
 
 
@@ -96,7 +96,7 @@ def test_values_are_dropped_where_nobody_needs_them() -> None:
         Part(module=module(), inputs=[x, kept], outputs=[first]),
         Part(module=module(), inputs=[first, kept], outputs=[last]),
     ]
-    text = render_chain(Chain([x, kept], parts, (last, kept)), [rendered(), rendered()]).host_source
+    text = render_multi_part_host(PartSequence([x, kept], parts, (last, kept)), [rendered(), rendered()]).host_source
     lines = [line.strip() for line in text.splitlines()]
     assert lines[lines.index("given = [x0, x1]") + 1] == "del x0"
     assert lines[lines.index("given = [p0_0, x1]") + 1] == "del p0_0"
@@ -115,14 +115,14 @@ def test_steps_of_the_host_itself() -> None:
     tuple_of_one = n.call(max, (length,), value=size)
     part = Part(host=[pair, top, length, joined, moved, tuple_of_one])
     values = torch.tensor([3.0, 1.0, 2.0, 5.0])
-    got = ran(Chain([x], [part], (top, moved, x, tuple_of_one)), [], [values])
+    got = ran(PartSequence([x], [part], (top, moved, x, tuple_of_one)), [], [values])
     assert got[0].item() == 5 and torch.equal(got[1], torch.cat([values, values]) + 8) and got[2] is values
     assert got[3] == 4
 
 
 def test_a_chain_of_nothing() -> None:
-    assert ran(Chain([], [], ()), [], []) == []
+    assert ran(PartSequence([], [], ()), [], []) == []
     n = Nodes()
     x, size = n.input("x"), n.known.symbol(3)
     number = n.input("number", size)
-    assert ran(Chain([x, number], [Part()], (number, x)), [], ["x", 9]) == [9, "x"]
+    assert ran(PartSequence([x, number], [Part()], (number, x)), [], ["x", 9]) == [9, "x"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from smelt.loops.split_by_device import Chain, split_at_reads
+from smelt.loops.split_by_device import PartSequence, split_at_reads
 from tests.loops.graphs import GraphBuilder
 
 CUDA = torch.device("cuda:0")
@@ -20,7 +20,7 @@ def on_gpu(g: GraphBuilder, *shape: int) -> fx.Node:
     return node
 
 
-def chain_of(g: GraphBuilder, *results: fx.Node) -> Chain:
+def chain_of(g: GraphBuilder, *results: fx.Node) -> PartSequence:
     gm = g.build(*results)
     gm.graph.output_node().meta["val"] = tuple(node.meta["val"] for node in results)
     chain = split_at_reads(gm)
@@ -42,7 +42,7 @@ class Step:
         rate = g.broadcast_in_dim(g.to_device(self.counted, CUDA), (8,), ())
         self.new = g.sub(self.p, g.mul(self.grad, rate))
 
-    def chain(self, *results: fx.Node) -> Chain:
+    def chain(self, *results: fx.Node) -> PartSequence:
         chain = chain_of(self.g, *results)
         assert len([part for part in chain.parts if part.module is not None]) == 2
         return chain

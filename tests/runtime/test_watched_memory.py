@@ -228,7 +228,7 @@ def test_a_write_beside_an_input(place: int) -> None:
         for _ in w.step(0, {}):
             write(inputs[0].data_ptr() + 4 * place)
         w.number = 0
-        w.put_back([])
+        w.copy_back([])
 
 
 def trained(compiled: bool, **options: Any) -> list[Any]:

@@ -46,13 +46,13 @@ class CheapWeights(TorchFunctionMode):
         if self._pending and not _metadata(func, name):
             for value in (*args, *(kwargs or {}).values()):
                 if isinstance(value, Tensor) and value.device.type == "cpu":
-                    self._settle(value)
+                    self._initialize(value)
         return func(*args, **(kwargs or {}))
 
     def fill(self, model: nn.Module) -> None:
         """Give numbers to the parameters and buffers that wait for theirs."""
         for value in (*model.parameters(), *model.buffers()):
-            self._settle(value)
+            self._initialize(value)
         self._pending.clear()
 
     def _leave(self, target: Tensor, name: str) -> bool:
@@ -68,7 +68,7 @@ class CheapWeights(TorchFunctionMode):
         self._pending[target.data_ptr()] = target.detach()
         return True
 
-    def _settle(self, value: Tensor) -> None:
+    def _initialize(self, value: Tensor) -> None:
         if value.layout != torch.strided or value.device.type != "cpu":
             return
         waiting = self._pending.pop(value.untyped_storage().data_ptr(), None)

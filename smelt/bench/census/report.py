@@ -42,7 +42,7 @@ def frequent_reasons(rows: list[Row]) -> list[tuple[str, list[Row]]]:
     for row in rows:
         if row.status in ("whole", "eager_fails"):
             continue
-        found = [_without_place(reason) for reason in row.reasons] or [error[:160] for error in row.errors]
+        found = [_without_location(reason) for reason in row.reasons] or [error[:160] for error in row.errors]
         for reason in dict.fromkeys(found or ["more than one graph, without a break"]):
             met.setdefault(reason, []).append(row)
     return sorted(met.items(), key=lambda item: (-len(item[1]), item[0]))
@@ -101,7 +101,7 @@ def _row(row: Row) -> str:
     return f"| {row.name} | {row.kind} | {row.shape} | {row.status} | {graphs} | {_cell(what)[:300]} |"
 
 
-def _without_place(reason: str) -> str:
+def _without_location(reason: str) -> str:
     return re.sub(r" \([^()]*\.py:\d+\)$", "", reason)
 
 

@@ -103,11 +103,11 @@ def measured(task: Task, device: str) -> dict[str, Any]:
     use_tf32(settings)
     meter = meter_of(device)
     step, model = training_step(task, settings)
-    meter.settle()
+    meter.wait_for_device()
     dist.barrier()
     begin = time.perf_counter()
     losses = [float(step())]
-    meter.settle()
+    meter.wait_for_device()
     cold = time.perf_counter() - begin
     losses += [float(step()) for _ in range(COMPARED_STEPS - 1)]
     error = parameter_error(model, Path(f"{task.reference}.{dist.get_rank()}"))

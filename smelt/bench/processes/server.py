@@ -78,7 +78,7 @@ def run(request: dict[str, Any]) -> NoReturn:
         for stream in (1, 2):
             os.dup2(log, stream)
         os.environ.update(request["environment"])
-        turns.take_part()
+        turns.join_turns()
         if request.get("threads"):
             torch.set_num_threads(request["threads"])
         from smelt.bench.processes.worker import main

@@ -22,7 +22,7 @@ DRAIN_S = 0.2
 """How long what the others have queued on a GPU may go on."""
 
 
-def take_part() -> None:
+def join_turns() -> None:
     """Make this task, the leader of its session, known to the others; waits while one of them is timed."""
     folder = _folder()
     if folder is not None:

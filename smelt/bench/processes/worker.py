@@ -75,7 +75,7 @@ def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> d
         workload = find_workload(model, options.size)
         stepper = Stepper(workload, build_model(workload, options), build_batch(workload, options), options)
         prepare, meter = find_contender(contender), meter_of(options.device)
-        meter.settle()
+        meter.wait_for_device()
     begin = time.perf_counter()
     with failing_as(broken):
         stepper.compile(prepare)()
@@ -186,7 +186,7 @@ def bandwidth(problem: str, dtype: str, device: str, contenders: Sequence[str]) 
 def census(library: str, architecture: str) -> dict[str, Any]:
     """What became of one architecture of a library in eval and train mode, see `smelt.bench.census.examine`."""
     try:
-        return examine(lambda: find_library(library).build(architecture), tell_phase)
+        return examine(lambda: find_library(library).build(architecture), report_phase)
     except EagerFails as error:
         raise Failed("eager_fails", str(error)) from error
 
@@ -213,7 +213,7 @@ def passes_in_turn(model: str, contenders: Sequence[str], passes: dict[str, Any]
         return regional.passes_in_turn(model, contenders, given, rounds)
 
 
-def tell_phase(name: str) -> None:
+def report_phase(name: str) -> None:
     """Write down what is being done, for the parent to read if this process does not end well."""
     phase_file.write_text(name)
 

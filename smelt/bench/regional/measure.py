@@ -87,11 +87,11 @@ def first_pass(model: str, contender: str, passes: Passes) -> dict[str, Any]:
     """Seconds from the built model to the end of the first pass, with the import of the compiler."""
     built, tokens = passes.made(model)
     meter = meter_of(passes.device)
-    meter.settle()
+    meter.wait_for_device()
     begin = time.perf_counter()
     compiled = find_contender(contender)(built, passes.settings())
     passes.pass_of(built, compiled, tokens)()
-    meter.settle()
+    meter.wait_for_device()
     return {"cold_s": time.perf_counter() - begin, "counts": compiler_counts(contender)}
 
 

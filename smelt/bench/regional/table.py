@@ -51,19 +51,19 @@ def measure_row(model: str, passes: Passes, contenders: Sequence[str], rounds: i
     with tempfile.TemporaryDirectory(prefix="smelt-bench-regional-") as folder:
         for name in contenders:
             task = {"task": "first_pass", "contender": name, **given}
-            row[name] = _told(server.run(task, cache_environment(Path(folder), [name]), Limits()))
+            row[name] = _values_of(server.run(task, cache_environment(Path(folder), [name]), Limits()))
         able = [name for name in contenders if "failed" not in row[name]]
         task = {"task": "passes_in_turn", "contenders": able, "rounds": rounds, **given}
         found = server.run(task, cache_environment(Path(folder), able), Limits())
     for name in able:
-        more = _told(found if isinstance(found, Failure) else found[name])
+        more = _values_of(found if isinstance(found, Failure) else found[name])
         if "seconds" in more:
             more["step_s"] = statistics.median(more["seconds"])
         row[name] |= more
     return row
 
 
-def _told(value: dict[str, Any] | Failure) -> dict[str, Any]:
+def _values_of(value: dict[str, Any] | Failure) -> dict[str, Any]:
     return {"failed": f"{value.status}: {value.error}"} if isinstance(value, Failure) else value
 
 

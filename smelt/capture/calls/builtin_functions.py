@@ -91,12 +91,12 @@ def _isinstance_by_class(vm: Interpreter, value: object, cls: object) -> bool:
     if any(base is cls for base in kind.__mro__):
         return True
     try:
-        told = vm.load_attr(value, "__class__")
+        claimed = vm.load_attr(value, "__class__")
     except UserError as error:
         if isinstance(error.error, AttributeError):
             return False
         raise
-    return told is not kind and isinstance(told, type) and any(base is cls for base in told.__mro__)
+    return claimed is not kind and isinstance(claimed, type) and any(base is cls for base in claimed.__mro__)
 
 
 @special(builtins.isinstance)

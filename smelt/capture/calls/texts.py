@@ -178,8 +178,8 @@ class _Fields:
             return user(self.kwargs.__getitem__, name)
         numbered = name != ""
         if self.numbered is not None and self.numbered is not numbered:
-            ways = ("manual field specification", "automatic field numbering")[:: 1 if self.numbered else -1]
-            user_raise(ValueError(f"cannot switch from {ways[0]} to {ways[1]}"))
+            modes = ("manual field specification", "automatic field numbering")[:: 1 if self.numbered else -1]
+            user_raise(ValueError(f"cannot switch from {modes[0]} to {modes[1]}"))
         self.numbered = numbered
         if not numbered:
             name, self.next = self.next, self.next + 1

@@ -16,7 +16,8 @@ from smelt.capture.core.values import LEAVES
 from smelt.graph.ir.symint import SYMBOLIC
 
 ASKING = frozenset(
-    {f"POP_JUMP_{way}IF_{truth}" for way in ("", "FORWARD_", "BACKWARD_") for truth in ("TRUE", "FALSE")} | {"TO_BOOL"}
+    {f"POP_JUMP_{direction}IF_{truth}" for direction in ("", "FORWARD_", "BACKWARD_") for truth in ("TRUE", "FALSE")}
+    | {"TO_BOOL"}
 )
 """Instructions that only ask for the truth of the value on top of the stack."""
 

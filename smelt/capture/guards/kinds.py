@@ -11,7 +11,7 @@ from smelt.capture import _native as native
 from smelt.capture.guards.calibrate import calibrate
 from smelt.graph.ir.meta import meta_of
 
-_TOLD_BY_VALUE = classes(int, bool, float, complex, str, bytes, type(None))
+_COMPARED_BY_VALUE = classes(int, bool, float, complex, str, bytes, type(None))
 
 
 def variants_by_kind(
@@ -28,4 +28,4 @@ def kind_of(value: object) -> object:
     if isinstance(value, torch.Tensor):
         plain = value.layout is torch.strided and not value.is_quantized
         return native.TensorSpec(value) if plain else (type(value), meta_of(value))
-    return value if type(value) in _TOLD_BY_VALUE else (type(value), value)
+    return value if type(value) in _COMPARED_BY_VALUE else (type(value), value)

@@ -320,8 +320,8 @@ class Peek:
         except Exception:
             return None
         finally:
-            for put_back, state in states:
-                put_back(state)
+            for set_state, state in states:
+                set_state(state)
 
     def __call__(self, *given: object) -> bool:
         return bool(self.pins(*given) == self.found)

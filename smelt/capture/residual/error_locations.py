@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import fx
 
-from smelt.abi.device_checks import context_is_lost, nobody_was_told
+from smelt.abi.device_checks import context_is_lost, mark_unreported
 from smelt.base.class_tables import isinstance
 from smelt.base.errors import SmeltError
 from smelt.base.process_state import preserving
@@ -62,7 +62,7 @@ def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[object
         Exception: the error itself, when only the compiled graph fails.
     """
     if context_is_lost(error):  # every use of the GPU fails in eager, too, where the frame's `except` clauses see it
-        nobody_was_told()
+        mark_unreported()
         return
     if not _is_expected(error) or _any_freed(inputs):
         raise error
@@ -78,7 +78,7 @@ def expect_lost(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]) 
     """
     if not context_is_lost(error):
         explain_error(gm, error, inputs)
-    nobody_was_told()
+    mark_unreported()
 
 
 def repeatable(gm: fx.GraphModule) -> bool:

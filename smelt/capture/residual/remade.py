@@ -49,8 +49,8 @@ def used_up(view: Callable[[dict[object, object]], Iterable[object]] | None) -> 
 
 def remake_match(pattern: re.Pattern[str], string: str, start: int, end: int, spans: object) -> re.Match[str] | None:
     """The match with these positions of all groups, in a string or in bytes; None if it is not found."""
-    for way in (pattern.match, pattern.fullmatch):
-        found = way(string, start, end)
+    for match in (pattern.match, pattern.fullmatch):
+        found = match(string, start, end)
         if found is not None and found.regs == spans:
             return found
     return next((found for found in pattern.finditer(string, start, end) if found.regs == spans), None)

@@ -298,9 +298,9 @@ class Writer:
         if isinstance(call, DeferredWarning):
             given = self._warning(call)
         if call.at is not None:
-            code, placed = call.at.code, self.value.constant(called_at, "called_at")
+            code, helper = call.at.code, self.value.constant(called_at, "called_at")
             given = ", ".join(filter(None, [fn, given]))
-            fn = f"{placed}({quoted(code.co_filename)}, {quoted(code.co_name)}, {call.at.line})"
+            fn = f"{helper}({quoted(code.co_filename)}, {quoted(code.co_name)}, {call.at.line})"
         if call.handled is not self.vm.python.outer_error:  # the residual itself runs while that one is handled
             given = ", ".join(filter(None, [self.value(call.handled), fn, given]))
             fn = self.value.constant(native.call_handling, "call_handling")

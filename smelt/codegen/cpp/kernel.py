@@ -240,7 +240,7 @@ class KernelRenderer(BodyRenderer):
         """Lines at the end of an iteration: after a block of iterations, its sum is added to the next level."""
         if block is None or block.var is not var:
             return []
-        return [line for one in sums for line in one.put_away(self.names[var], width)]
+        return [line for one in sums for line in one.add_full_partials(self.names[var], width)]
 
     def inner_offset(self) -> Expr:
         """The row-major offset inside the inner loops."""
@@ -315,8 +315,8 @@ class KernelRenderer(BodyRenderer):
         for member in stores:
             for one_row in self.unrolled(member):
                 self.store(one_row)
-        before = [line for one in folds for line in one.begin_part]
-        after = [line for one in folds for line in one.end_part]
+        before = [line for one in folds for line in one.begin_partial]
+        after = [line for one in folds for line in one.end_partial]
         self.note_faults(loop, before, after)
         self.close_inner(loop, before, after)
         self.name_results(rows, folds)

@@ -64,14 +64,14 @@ class Accumulator:
         return [self.name, *(f"{self.name}_level{n}" for n in range(1, len(self.ends) + 1))]
 
     @property
-    def begin_part(self) -> list[str]:
+    def begin_partial(self) -> list[str]:
         return [f"{self.ctype} {self.innermost} = {self.start};"] if self.nested and self.vector else []
 
     @property
-    def end_part(self) -> list[str]:
+    def end_partial(self) -> list[str]:
         return [self.combine(self.name, self.innermost)] if self.nested and self.vector else []
 
-    def put_away(self, counter: str, width: str = "") -> list[str]:
+    def add_full_partials(self, counter: str, width: str = "") -> list[str]:
         """Lines at the end of an iteration that add full partial sums to the next level; `width`: of accumulator
         arrays."""
         lines = []

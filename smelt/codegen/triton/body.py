@@ -239,7 +239,7 @@ class TileBody(OpsRenderer):
             return
         self.scopes.remember(key, V("", torch.bool, axes))
         if self.plan.on_gpu:
-            check = Check(code, self.running[-1] if self.running else "", wraps, told=reported is not None)
+            check = Check(code, self.running[-1] if self.running else "", wraps, reports_index=reported is not None)
             number = self.check_number(check)
             value, size = reported or ("tl.full([], 0, tl.int64)", "0")
             words = self.arguments.pointer(FAULT)

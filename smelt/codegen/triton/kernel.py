@@ -19,7 +19,7 @@ from smelt.codegen.phases import Phases
 from smelt.codegen.scope import V
 from smelt.codegen.triton.library import module_head
 from smelt.codegen.triton.online import online_sums
-from smelt.codegen.triton.reductions import LAST_PLACE, Accumulator
+from smelt.codegen.triton.reductions import LARGEST_INDEX, Accumulator
 from smelt.codegen.triton.target import MEMORY_TYPES
 from smelt.codegen.triton.tiles import STAGES, Axis, Form, Tiling, is_fixed, make_tiling, padded
 from smelt.codegen.triton.vector_access import WORD, accesses
@@ -443,7 +443,7 @@ class KernelRenderer(TileKernel):
         text = f"tl.broadcast_to({self.number(member.source[member.node.dims[0]])}, {self.shape()})"
         mask = self.axis_masks.get(1 << fold.axis)
         if mask is not None:
-            text = f"tl.where({mask.text}, {text}, {LAST_PLACE})"
+            text = f"tl.where({mask.text}, {text}, {LARGEST_INDEX})"
         return self.scopes.define("", text, torch.int64, (1 << len(self.axes)) - 1, "p")
 
     def kept_axes(self, fold: Accumulator) -> int:
@@ -477,7 +477,7 @@ class KernelRenderer(TileKernel):
             return fold, name
         self.scopes.line(f"{name} = tl.broadcast_to({fold.start}, {self.shape()})", 0)
         if fold.finds:
-            self.scopes.line(f"{name}_at = tl.full({self.shape()}, {LAST_PLACE}, tl.int64)", 0)
+            self.scopes.line(f"{name}_at = tl.full({self.shape()}, {LARGEST_INDEX}, tl.int64)", 0)
         return fold, name
 
     def take(self, member: Member, fold: Accumulator, name: str) -> None:

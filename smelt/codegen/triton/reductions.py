@@ -16,7 +16,7 @@ _EDGES = {
     torch.int8: (-(2**7), 2**7 - 1),
     torch.uint8: (0, 255),
 }
-LAST_PLACE = 2**63 - 1
+LARGEST_INDEX = 2**63 - 1
 """The index of an empty fold, larger than every real index."""
 
 

@@ -139,12 +139,12 @@ def describe_inputs(inputs: Sequence[Any], gm: fx.GraphModule | None = None, val
     """
     metas = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"] if gm is not None else []
     found = Inputs([], [])
-    placed: dict[int, dict[str, Any]] = {}
+    specs: dict[int, dict[str, Any]] = {}
     for start, members in _inputs_by_memory(inputs):
         for at in members:
-            placed[at] = _spec(inputs[at], len(found.buffers), start, metas[at] if at < len(metas) else None)
+            specs[at] = _spec(inputs[at], len(found.buffers), start, metas[at] if at < len(metas) else None)
         found.buffers.append(_buffer([inputs[i] for i in members], start, len(found.buffers), values))
-    found.tensors.extend(placed.get(at) or _value(at, each) for at, each in enumerate(inputs))
+    found.tensors.extend(specs.get(at) or _value(at, each) for at, each in enumerate(inputs))
     return found
 
 

@@ -21,7 +21,7 @@ def transformed(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     The libraries sort dimensions by the strides of their input; lengths above 1 do not matter.
     """
     val, dims = val_of(args[0]), args[1]
-    if kwargs or not _is_settled(val) or not _are_dims(dims, val.ndim):
+    if kwargs or not _is_known(val) or not _are_dims(dims, val.ndim):
         return None
     last, shape, dtype = dims[-1] % val.ndim, list(val.shape), val.dtype
     tiny = torch.empty_strided([min(n, 2) for n in shape], _tiny_stride(val), dtype=dtype).zero_()
@@ -49,7 +49,7 @@ def _are_dims(dims: Sequence[Any], ndim: int) -> bool:
     return bool(dims) and all(type(d) is int and -ndim <= d < ndim for d in dims)
 
 
-def _is_settled(val: Any) -> bool:
+def _is_known(val: Any) -> bool:
     """Whether a value is on the CPU and has a known number of dimensions, at least two, with elements."""
     return bool(not val.symbolic and val.device.type == "cpu" and val.ndim >= 2 and val.numel)
 

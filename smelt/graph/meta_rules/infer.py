@@ -155,8 +155,8 @@ def _by_running(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Map
     def from_meta(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             shape, stride = tuple(value.shape), tuple(value.stride())
-            told = value.device != META and func.namespace != "aten"  # a fake kernel that chooses the device
-            where = with_index(value.device) if told else device
+            device_known = value.device != META and func.namespace != "aten"  # a fake kernel that chooses the device
+            where = with_index(value.device) if device_known else device
             return layout_for(shape, value.dtype, stride, where, int(value.storage_offset()))
         if isinstance(value, (list, tuple)):
             return type(value)(map(from_meta, value))

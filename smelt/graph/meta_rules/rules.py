@@ -317,7 +317,7 @@ def _gather(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     return _fresh(val, index.shape) if within and val.ndim else None
 
 
-def _is_told_by_rows(val: TensorMeta, shape: Sequence[int]) -> bool:
+def _is_determined_by_rows(val: TensorMeta, shape: Sequence[int]) -> bool:
     """Whether a result of such indices is row-major; for sizes 0 and 1 the order of strides decides that.
 
     Unbacked sizes are assumed to be more than 0.
@@ -337,7 +337,7 @@ def _index(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     indices = [val_of(args[1][d]) for d in indexed_dims]
     shape = broadcast(indices)
     plain = all(i.dtype in (torch.int64, torch.int32) and is_row_major(i) for i in indices)
-    if shape is None or not plain or not (_is_told_by_rows(val, shape) or len(indices) == val.ndim):
+    if shape is None or not plain or not (_is_determined_by_rows(val, shape) or len(indices) == val.ndim):
         return picked(func, args, kwargs)
     return _fresh(val, (*val.shape[: indexed_dims[0]], *shape, *val.shape[indexed_dims[-1] + 1 :]))
 

@@ -91,8 +91,8 @@ def of_backward(error: Exception) -> Exception | None:
         return error.of_eager()
     if isinstance(error, SmeltError):
         return None
-    told = isinstance(error, RuntimeError) and _ENGINE_ERRORS.search(str(error))
-    if not (told or _is_from_operator(error.__traceback__) or _is_from_function(error.__traceback__)):
+    known = isinstance(error, RuntimeError) and _ENGINE_ERRORS.search(str(error))
+    if not (known or _is_from_operator(error.__traceback__) or _is_from_function(error.__traceback__)):
         return None
     error.__traceback__ = error.__context__ = None  # they refer to the frames of the trace
     return error

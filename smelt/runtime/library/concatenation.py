@@ -26,17 +26,17 @@ def cat(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec
     In calls of the user's program with types that generated kernels do not support, the dimension may be absent or a
     keyword.
     """
-    ways = overload({**params, "overload": "aten.cat.default"}, inputs, outputs)
+    candidates = overload({**params, "overload": "aten.cat.default"}, inputs, outputs)
     (out,), (slots, *given) = outputs, params["args"]
     dim = given[0] if given else params.get("kwargs", {}).get("dim", 0)
     operands = [each for each in inputs if each is not None]
     if [*slots] != [Slot(i) for i in range(len(operands))] or len(operands) != len(inputs):
-        return ways
+        return candidates
     if not all(_lies_in_rows(each) and each.dtype is out.dtype for each in (*operands, out)):
-        return ways
+        return candidates
     if math.prod(out.shape) * out.dtype.itemsize > LIBRARY.serial_copy_bytes:
-        return ways
-    return [_copies(dim, operands, out), *ways]
+        return candidates
+    return [_copies(dim, operands, out), *candidates]
 
 
 def _lies_in_rows(spec: Spec) -> bool:

@@ -18,7 +18,7 @@ import torch
 from smelt.base.errors import CompileError
 from smelt.base.stats import count_named
 from smelt.runtime.memory import empty_strided, trim
-from smelt.runtime.refusals import is_refused_call, tell
+from smelt.runtime.refusals import is_refused_call, report_refusal
 from smelt.runtime.tune import Clock, choose, remembered
 from smelt.runtime.tuned import LIBRARY
 
@@ -179,19 +179,19 @@ class ExternKernel:
         Raises:
             RuntimeError: the given error, if it is about the operands' values or nothing else works.
         """
-        ways = [Candidate(f"{self.chosen} on copies", _on_copies(call)), self.reference]
-        for way in ways if self.reference is not None and is_refused_call(error) else ():
-            if way is None:
+        replacements = [Candidate(f"{self.chosen} on copies", _on_copies(call)), self.reference]
+        for candidate in replacements if self.reference is not None and is_refused_call(error) else ():
+            if candidate is None:
                 continue
             try:
-                result = way.call(*tensors)
+                result = candidate.call(*tensors)
             except RuntimeError as other:
                 if not is_refused_call(other):
                     raise
                 continue
-            self.chosen = way.name
-            tell(f"a call of {self.name}", error, f"{way.name} runs in its place")
-            return way.call, result
+            self.chosen = candidate.name
+            report_refusal(f"a call of {self.name}", error, f"{candidate.name} runs in its place")
+            return candidate.call, result
         raise error
 
     def _decide(self, form: str, runs: dict[str, Callable[..., Any]], arguments: tuple[Any, ...]) -> str:

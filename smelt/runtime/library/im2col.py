@@ -123,7 +123,7 @@ def backward(grad: Spec, x: Spec, w: Spec, mask: list[bool], outputs: Sequence[S
     kernel = w if by_w is None else by_w
     if _order(kernel) is None:
         return None
-    patches, turned = _Patches.of(x, kernel), _order(kernel) != _order(w)
+    patches, reordered = _Patches.of(x, kernel), _order(kernel) != _order(w)
     wanted = [spec for spec, asked in ((patches.spec, mask[0]), (patches.weight, mask[1])) if asked]
     inside = pointwise_convolution.backward(grad, patches.spec, patches.weight, mask, wanted)
     if inside is None:
@@ -132,7 +132,7 @@ def backward(grad: Spec, x: Spec, w: Spec, mask: list[bool], outputs: Sequence[S
 
     def call(grad: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor | None, ...]:
         gathered = patches.gathered(x) if mask[1] else x
-        w = empty_as(kernel, w.device).copy_(w) if turned and mask[0] else w
+        w = empty_as(kernel, w.device).copy_(w) if reordered and mask[0] else w
         dx, dw, db = products(grad, gathered, patches.flat(w))
         del gathered
         if by_x is not None:

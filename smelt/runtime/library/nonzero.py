@@ -26,14 +26,14 @@ def nonzero(tensor: torch.Tensor) -> torch.Tensor:
 @register("aten.nonzero_static.default", on_device=True)
 def nonzero_static(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
     """(tensor) -> the indices of its nonzero elements, one in each row of a result of fixed size."""
-    ways = overload({**params, "overload": "aten.nonzero_static.default"}, inputs, outputs)
+    candidates = overload({**params, "overload": "aten.nonzero_static.default"}, inputs, outputs)
     device, (out,), (given,) = params["device"], outputs, inputs
     if params.get("args") != (Slot(0),) or given is None or (device is not None and device.type != "cpu"):
-        return ways
+        return candidates
     if 0 in out.shape or math.prod(given.shape) > _native.NONZERO_MOST or out != Spec.in_rows(out.shape, torch.int64):
-        return ways
+        return candidates
     make, fill = fresh(out.shape, out.stride, out.dtype), params["kwargs"]["fill_value"]
-    indices, otherwise = _native.nonzero_static, ways[0].call
+    indices, otherwise = _native.nonzero_static, candidates[0].call
 
     def call(tensor: torch.Tensor) -> torch.Tensor:
         found = indices(tensor, make(), fill)

@@ -25,7 +25,7 @@ from smelt.runtime import _native
 from smelt.runtime.cuda.clock import CudaClock
 from smelt.runtime.cuda.driver import LIBRARY, compute_capability, open_driver
 from smelt.runtime.launch import Table
-from smelt.runtime.refusals import is_refused_kernel, tell
+from smelt.runtime.refusals import is_refused_kernel, report_refusal
 from smelt.runtime.triton.align import Ahead, Variants
 from smelt.runtime.triton.build import Build, build
 from smelt.runtime.triton.interpreter import InterpretedSegment
@@ -196,14 +196,14 @@ class _Preparation:
             for step in self.steps:
                 step(table)
             return None
-        ways = [self.launch(number, table) for number in range(len(self.choices))]
-        kernels = [way for way in ways if isinstance(way, tuple)]
-        if len(kernels) == len(ways):
-            return _OfSegment(self, range(len(ways)), kernels).prepared(launched=True)
-        self.steps = self.in_steps(range(len(ways)), ways)
+        all_prepared = [self.launch(number, table) for number in range(len(self.choices))]
+        kernels = [prepared for prepared in all_prepared if isinstance(prepared, tuple)]
+        if len(kernels) == len(all_prepared):
+            return _OfSegment(self, range(len(all_prepared)), kernels).prepared(launched=True)
+        self.steps = self.in_steps(range(len(all_prepared)), all_prepared)
         return None
 
-    def launch(self, number: int, table: Table, known: tuple[PlannedLaunch, Build] | None = None) -> Way:
+    def launch(self, number: int, table: Table, known: tuple[PlannedLaunch, Build] | None = None) -> LaunchOrStep:
         """Launch a kernel in the first way that is not refused.
 
         Args:
@@ -213,21 +213,21 @@ class _Preparation:
         name = f"kernel {self.choices[number].launches[0].source.name!r}"
         for make in self._makers(number, table, known):
             try:
-                way = make()
-                Variants(self.target, [way], self.kernels.variant, self.ahead).segment()(table)
+                prepared = make()
+                Variants(self.target, [prepared], self.kernels.variant, self.ahead).segment()(table)
             except Exception as error:
                 if not is_refused_kernel(error):
                     raise
                 refusal = refusal or error
                 continue
             if refusal is not None:
-                tell(name, refusal, f"it runs as {way[0].config}")
-            return way
+                report_refusal(name, refusal, f"it runs as {prepared[0].config}")
+            return prepared
         assert refusal is not None
         second = self.seconds[number]
         if second is None:
             raise refusal
-        tell(name, refusal, "PyTorch's operators run in its place")
+        report_refusal(name, refusal, "PyTorch's operators run in its place")
         step = by_operators(second, self.launches[number][2], self.device)
         step(table)
         return step
@@ -253,21 +253,21 @@ class _Preparation:
         for config in simpler(choice.launches[0].config):
             yield partial(built, config)
 
-    def in_steps(self, numbers: Sequence[int], ways: Sequence[Way]) -> list[Callable[[Table], object]]:
+    def in_steps(self, numbers: Sequence[int], all_prepared: Sequence[LaunchOrStep]) -> list[Callable[[Table], object]]:
         """The steps of a segment: runs of kernels, and the ways that replace refused ones."""
         steps: list[Callable[[Table], object]] = []
         run: list[tuple[PlannedLaunch, Build]] = []
         of_run: list[int] = []
-        for number, way in (*zip(numbers, ways, strict=True), (-1, None)):
-            if isinstance(way, tuple):
-                run.append(way)
+        for number, prepared in (*zip(numbers, all_prepared, strict=True), (-1, None)):
+            if isinstance(prepared, tuple):
+                run.append(prepared)
                 of_run.append(number)
                 continue
             if run:
                 steps.append(_OfSegment(self, of_run, run).segment())
                 run, of_run = [], []
-            if way is not None:
-                steps.append(way)
+            if prepared is not None:
+                steps.append(prepared)
         return steps
 
 
@@ -287,10 +287,12 @@ class _OfSegment(Variants):
 
     def __call__(self, positions: tuple[int, ...], table: Table) -> _native.Moved:
         begun = self.begun(positions, table)
-        ways = [self.preparation.launch(n, table, way) for n, way in zip(self.numbers, begun, strict=True)]
-        if all(way is wanted for way, wanted in zip(ways, begun, strict=True)):
+        all_prepared = [
+            self.preparation.launch(n, table, prepared) for n, prepared in zip(self.numbers, begun, strict=True)
+        ]
+        if all(prepared is wanted for prepared, wanted in zip(all_prepared, begun, strict=True)):
             return self.plan(begun), True
-        steps = self.preparation.in_steps(self.numbers, ways)
+        steps = self.preparation.in_steps(self.numbers, all_prepared)
 
         def run(table: Table) -> None:
             for step in steps:
@@ -299,5 +301,5 @@ class _OfSegment(Variants):
         return run, True
 
 
-Way = tuple[PlannedLaunch, Build] | Callable[[Table], object]
+LaunchOrStep = tuple[PlannedLaunch, Build] | Callable[[Table], object]
 """A launch with its kernel, or a function that replaces it."""

@@ -25,7 +25,7 @@ from smelt.base.store import content_key
 from smelt.runtime import _native
 from smelt.runtime.cuda.driver import OutOfResources
 from smelt.runtime.launch import Table
-from smelt.runtime.refusals import is_refused_kernel, tell
+from smelt.runtime.refusals import is_refused_kernel, report_refusal
 from smelt.runtime.triton.align import Variants, moved_in
 from smelt.runtime.triton.build import Build, triton_identity
 from smelt.runtime.triton.plan import Argument, Launch, PlannedLaunch
@@ -110,7 +110,7 @@ class Product:
         planned = [maker.planned(template.launch) for template in templates]
         self.key = product_key(library, planned, target.clock.name(), measured)
         known = _tuner.remembered(self.key)
-        self.ways = self._ways(planned, known)
+        self.implementations = self._implementations(planned, known)
 
     def __call__(self, table: Table, out: torch.Tensor, *factors: torch.Tensor) -> None:
         if self.run is None:
@@ -118,16 +118,18 @@ class Product:
         else:
             self.run(table, out, *factors)
 
-    def _ways(self, planned: Sequence[Sequence[PlannedLaunch]], known: str | None) -> list[Implementation]:
+    def _implementations(self, planned: Sequence[Sequence[PlannedLaunch]], known: str | None) -> list[Implementation]:
         """The configurations of the templates, which begin to build; at most one if the best is known."""
-        ways = []
+        implementations = []
         for number, (template, launches) in enumerate(zip(self.templates, planned, strict=True)):
             for launch in launches:
                 name = f"template {number} {launch.config}"
                 if known is None or known == name:
                     config = launch.source.configs.index(launch.config)
-                    ways.append(Implementation(name, template, launch, self.maker.build(template.launch[0], config)))
-        return ways
+                    implementations.append(
+                        Implementation(name, template, launch, self.maker.build(template.launch[0], config))
+                    )
+        return implementations
 
     def _first_call(self, table: Table, out: torch.Tensor, *factors: torch.Tensor) -> None:
         if self.measured and self._moved(table):
@@ -138,15 +140,17 @@ class Product:
             self._library()(table, out, *factors)  # timing is not possible now
             return
         chosen = known or self._chosen(table, out, factors)
-        way = next((way for way in self.ways if way.name == chosen), None)
-        self.run = self._library() if way is None else self._template(way, table)
+        implementation = next(
+            (implementation for implementation in self.implementations if implementation.name == chosen), None
+        )
+        self.run = self._library() if implementation is None else self._template(implementation, table)
         count_named("product_choices", {LIBRARY if self.run is self.by_library else "template": 1})
         try:
             self.run(table, out, *factors)
         except _native.CudaError as error:  # a template known from the store, or one that is used without measuring
             if self.run is self.by_library or not is_refused_kernel(error):
                 raise
-            tell(f"a template of {self.library.operation}", error, "the library's product runs in its place")
+            report_refusal(f"a template of {self.library.operation}", error, "the library's product runs in its place")
             self.run = self._library()
             self.run(table, out, *factors)
 
@@ -157,7 +161,7 @@ class Product:
         except Exception as error:
             if not is_refused_kernel(error):
                 raise
-            tell(f"a template of {self.library.operation}", error, "the library's product runs in its place")
+            report_refusal(f"a template of {self.library.operation}", error, "the library's product runs in its place")
             return LIBRARY
 
     def _library(self) -> Run:
@@ -175,16 +179,21 @@ class Product:
 
     def _moved(self, table: Table) -> bool:
         """Whether a pointer of a template is not a multiple of 16."""
-        return any(moved_in(table, way.launch) for way in {id(way.template): way for way in self.ways}.values())
+        return any(
+            moved_in(table, implementation.launch)
+            for implementation in {
+                id(implementation.template): implementation for implementation in self.implementations
+            }.values()
+        )
 
-    def _template(self, way: Implementation, table: Table) -> Run:
+    def _template(self, implementation: Implementation, table: Table) -> Run:
         """The launch of a template; the library if a template known from the store does not run any more."""
         chosen = []
         try:
-            for choice in map(self.maker.choice, way.template.before):
+            for choice in map(self.maker.choice, implementation.template.before):
                 number = fastest(self.target, choice, table)
                 chosen.append((choice.launches[number], choice.builds[number]))
-            chosen.append((way.launch, way.build))
+            chosen.append((implementation.launch, implementation.build))
             for launch, build in chosen:
                 self.target.plan(launch, build)
         except (OutOfResources, BuildError):
@@ -201,11 +210,11 @@ class Product:
         """(plans of the alternatives that build and fit the device, reasons why others do not)."""
         plans: dict[str, _native.LaunchPlan] = {}
         notes: list[str] = []
-        for way in self.ways:
+        for implementation in self.implementations:
             try:
-                plans[way.name] = self.target.plan(way.launch, way.build)
+                plans[implementation.name] = self.target.plan(implementation.launch, implementation.build)
             except (OutOfResources, BuildError) as error:
-                notes.append(f"{way.name}: {error}")
+                notes.append(f"{implementation.name}: {error}")
         return plans, notes
 
     def _first(self) -> str:
@@ -230,11 +239,11 @@ class Product:
         if not plans or copies is None:
             return LIBRARY
         replaced, kept = copies
-        ways = {way.name: way for way in self.ways}
+        implementations = {implementation.name: implementation for implementation in self.implementations}
         before, after = self._plans(self.before, table, replaced), self._plans(self.after, table, replaced)
         makers = {LIBRARY: self._library_runs(table, out, factors, before, after)}
         for name, plan in plans.items():
-            first = self._plans(ways[name].template.before, table, replaced)
+            first = self._plans(implementations[name].template.before, table, replaced)
             makers[name] = self._template_runs(table, (*first, with_stand_ins(plan, replaced)))
         times = race(self.target.clock, makers)
         del kept
@@ -256,7 +265,9 @@ class Product:
         """Addresses of copies, by pointer, of memory that some alternative reads and writes; None: too large to
         copy."""
         launches = [self.maker.choice(launch).launches[0] for launch in (*self.before, *self.after)]
-        launches += {id(way.template): way.launch for way in self.ways}.values()
+        launches += {
+            id(implementation.template): implementation.launch for implementation in self.implementations
+        }.values()
         replaced: dict[Argument, int] = {}
         kept: list[Any] = []
         for launch in launches:
@@ -316,7 +327,7 @@ class _OfTemplate(Variants):
         except Exception as error:
             if not is_refused_kernel(error):
                 raise
-            tell(f"a template of {self.operation}", error, "the library's product runs in its place")
+            report_refusal(f"a template of {self.operation}", error, "the library's product runs in its place")
             return None
 
 

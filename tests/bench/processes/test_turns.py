@@ -97,6 +97,6 @@ def test_others_go_on_when_the_timed_one_dies(run, folder: Path) -> None:
 
 def test_without_others_there_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(turns.FOLDER, raising=False)
-    turns.take_part()
+    turns.join_turns()
     with turns.alone():
         pass

@@ -149,7 +149,7 @@ def check_plain_grid(done: Run) -> None:
 def check_moving_queue(done: Run) -> None:
     inner = done.model.module
     batch = len(done.batch.args[0])
-    assert inner.queue_place.item() == batch and {"module.queue", "module.queue_place"} < done.changed
+    assert inner.queue_position.item() == batch and {"module.queue", "module.queue_position"} < done.changed
     torch.testing.assert_close(inner.queue[:, :batch].norm(dim=0), torch.ones(batch))
     assert all(parameter.grad is None for parameter in inner.encode_key.parameters())
     torch.testing.assert_close(done.output[1], torch.zeros(batch, dtype=torch.long))
@@ -157,7 +157,7 @@ def check_moving_queue(done: Run) -> None:
     torch.manual_seed(2)
     assert not torch.equal(done.model(*done.batch.args)[0], done.output[0])
     assert inner.encode_key.conv1.weight.data_ptr() != data
-    assert inner.queue_place.item() == 2 * batch
+    assert inner.queue_position.item() == 2 * batch
 
 
 def check_biases_without_effect(done: Run) -> None:

@@ -39,9 +39,9 @@ def function(made: Accumulator, name: str, ctype: str, result: str, across: bool
     """
     place = "j * ROWS + i" if across else "i * COLUMNS + j"
     lines = [
-        *made.declare, "for (int i = 0; i < ROWS; i++) {", *made.begin_part, "for (int j = 0; j < COLUMNS; j++) {",
-        f"const {ctype} x = a[{place}];", *made.update("x", place), "}", *made.end_part,
-        *made.put_away("i"), "}", f"*out = {made.result};",
+        *made.declare, "for (int i = 0; i < ROWS; i++) {", *made.begin_partial, "for (int j = 0; j < COLUMNS; j++) {",
+        f"const {ctype} x = a[{place}];", *made.update("x", place), "}", *made.end_partial,
+        *made.add_full_partials("i"), "}", f"*out = {made.result};",
     ]  # fmt: skip
     return f'extern "C" void {name}(const {ctype} *a, {result} *out) {{\n' + "\n".join(lines) + "\n}\n"
 
@@ -136,6 +136,6 @@ def test_what_loops_of_vectors_are_told() -> None:
 def test_only_sums_of_floats_are_put_away() -> None:
     assert fold("sum", torch.float32, "s", False, ends=(7,)).levels == ["s", "s_level1"]
     for kind, dtype in (("sum", torch.int64), ("amax", torch.float32), ("prod", torch.float64)):
-        assert fold(kind, dtype, "s", False, ends=(7,)).put_away("i") == []
-    (line,) = fold("sum", torch.float32, "s", False, ends=(7,)).put_away("i", "4")
+        assert fold(kind, dtype, "s", False, ends=(7,)).add_full_partials("i") == []
+    (line,) = fold("sum", torch.float32, "s", False, ends=(7,)).add_full_partials("i", "4")
     assert line.strip() == ("if ((i & 7) == 7) { for (int i = 0; i < 4; i++) { s_level1[i] += s[i]; s[i] = 0; } }")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from smelt.codegen.triton.library import FUNCTIONS
-from smelt.codegen.triton.reductions import LAST_PLACE, Accumulator
+from smelt.codegen.triton.reductions import LARGEST_INDEX, Accumulator
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
 KINDS = {"sum": np.sum, "prod": np.prod, "amax": np.max, "amin": np.min, "any": np.any, "all": np.all}
@@ -119,7 +119,7 @@ def test_the_functions_of_the_library_that_texts_call() -> None:
     assert set().union(*called.values()) <= set(FUNCTIONS)
     for kind, finds in (("argmax", True), ("argmin", True), ("amax", False), ("any", False)):
         assert Accumulator(kind, torch.float32, 0).finds is finds
-    assert LAST_PLACE == torch.iinfo(torch.int64).max
+    assert LARGEST_INDEX == torch.iinfo(torch.int64).max
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

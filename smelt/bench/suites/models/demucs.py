@@ -29,8 +29,8 @@ class Shift(nn.Module):
         if not self.training:
             return x[..., :length]
         begin = torch.randint(self.shift, (batch, sources, 1, 1), device=x.device)
-        places = begin.expand(-1, -1, channels, -1) + torch.arange(length, device=x.device)
-        return x.gather(3, places)
+        positions = begin.expand(-1, -1, channels, -1) + torch.arange(length, device=x.device)
+        return x.gather(3, positions)
 
 
 class FlipChannels(nn.Module):

@@ -31,7 +31,7 @@ class MomentumContrast(nn.Module):
     """
 
     queue: torch.Tensor
-    queue_place: torch.Tensor
+    queue_position: torch.Tensor
 
     def __init__(self, encoder: nn.Module, features: int, queue: int, momentum: float, temperature: float) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class MomentumContrast(nn.Module):
         self.encode_query = encoder
         self.encode_key = copy.deepcopy(encoder).requires_grad_(False)
         self.register_buffer("queue", nn.functional.normalize(torch.randn(features, queue), dim=0))
-        self.register_buffer("queue_place", torch.zeros(1, dtype=torch.long))
+        self.register_buffer("queue_position", torch.zeros(1, dtype=torch.long))
 
     @torch.no_grad()
     def follow(self) -> None:
@@ -54,11 +54,11 @@ class MomentumContrast(nn.Module):
         """Overwrite the oldest keys by those of all processes, (batch, features)."""
         keys = gather(keys)
         batch, length = keys.shape[0], self.queue.shape[1]
-        place = int(self.queue_place)
+        position = int(self.queue_position)
         if length % batch != 0:
             raise ValueError(f"the queue's length {length} is no multiple of the batch {batch}")
-        self.queue[:, place : place + batch] = keys.T
-        self.queue_place[0] = (place + batch) % length
+        self.queue[:, position : position + batch] = keys.T
+        self.queue_position[0] = (position + batch) % length
 
     @torch.no_grad()
     def keys(self, image: torch.Tensor) -> torch.Tensor:

@@ -94,8 +94,8 @@ class BackwardWarp(nn.Module):
     def forward(self, image: torch.Tensor, flow: torch.Tensor) -> torch.Tensor:
         x = self.columns.expand_as(flow[:, 0]).to(flow.dtype) + flow[:, 0]
         y = self.rows.expand_as(flow[:, 1]).to(flow.dtype) + flow[:, 1]
-        places = torch.stack([2 * (x / self.width - 0.5), 2 * (y / self.height - 0.5)], dim=3)
-        return F.grid_sample(image, places, align_corners=False)
+        grid = torch.stack([2 * (x / self.width - 0.5), 2 * (y / self.height - 0.5)], dim=3)
+        return F.grid_sample(image, grid, align_corners=False)
 
 
 class SlowMotion(nn.Module):

@@ -160,10 +160,10 @@ class Yolo(nn.Module):
 def kept_outputs(modules: Sequence[nn.Module]) -> list[bool]:
     """Which outputs a later layer reads; the others are let go at once."""
     kept = [False] * len(modules)
-    for place, module in enumerate(modules):
+    for position, module in enumerate(modules):
         if isinstance(module, Concatenate | Add):
             for layer in module.layers:
-                kept[layer if layer >= 0 else place + layer] = True
+                kept[layer if layer >= 0 else position + layer] = True
     return kept
 
 
