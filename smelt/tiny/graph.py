@@ -280,6 +280,9 @@ class Attention:
 
 Operator = Conv | Linear | Head | Add | AveragePool | Clamp | Flatten | AddConstant | Lookup | LayerNorm | Attention
 
+MOST_TAPS = 11
+"""Of a row or a column of a depthwise kernel: TINY_MOST_TAPS in tiny_kernels.h, which copies a channel's weights."""
+
 MOST_PROBABILITY = 4095
 """What the largest weight of a row of attention is, before the row is divided by its sum."""
 
@@ -458,6 +461,8 @@ def _wrong_attention(op: Attention, given: list[Tensor], y: Tensor) -> str | Non
 
 
 def _wrong_conv(op: Conv, x: Tensor, y: Tensor) -> str | None:
+    if op.depthwise and max(op.kernel) > MOST_TAPS:
+        return f"its kernel is {op.kernel}, a depthwise one is at most {MOST_TAPS} wide and high"
     if len(x.shape) != 3 or len(y.shape) != 3:
         return "images are (height, width, channels)"
     (kh, kw), (height, width, channels) = op.kernel, x.shape

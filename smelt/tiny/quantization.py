@@ -22,6 +22,7 @@ from smelt.tiny.graph import (
     HIGH,
     LOW,
     MOST_BIAS,
+    MOST_TAPS,
     Add,
     AddConstant,
     Attention,
@@ -281,6 +282,8 @@ class _Quantizer:
             raise self.lacks(node, "the target lacks convolutions that are transposed, dilated or of unequal strides")
         if depthwise and not (groups == channels == len(weight)):
             raise self.lacks(node, f"the target lacks convolutions in {groups} groups of {channels} channels")
+        if depthwise and max(weight.shape[2:]) > MOST_TAPS:
+            raise self.lacks(node, f"the target lacks depthwise kernels of more than {MOST_TAPS} rows or columns")
         bias = self.array(bias_node)
         bias = np.zeros(len(weight)) if bias is None else bias
         end = chain(node, NORMS)

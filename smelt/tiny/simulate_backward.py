@@ -144,6 +144,8 @@ def _head_update(run: Run, call: Call) -> None:
 @rule("unclamp")
 def _unclamp(run: Run, call: Call) -> None:
     g, mask = (run.values[name] for name in call.reads)
+    assert call.op is not None
+    g = g.reshape(1, *run.graph.tensors[call.op.y].shape)  # a flattened tensor's gradient has the flattened shape
     if isinstance(call.op, Layer):
         g = g * torch.from_numpy(accumulator_scales(run.graph, call.op))
     run.values[call.writes[0]] = torch.where(mask.reshape(g.shape), g, 0.0)
@@ -212,7 +214,8 @@ def _quantize_gradient(run: Run, call: Call) -> None:
     g = run.values[call.reads[0]]
     most = torch.where(g.abs() > 0, g.abs(), 0.0).max()
     some = most > 1e-30
-    v = bounded(g * torch.where(some, 127.0 / most, 0.0), -127.0, 127.0)
+    each = torch.tensor(127.0) / most  # of a number, torch would multiply with the reciprocal, which rounds twice
+    v = bounded(g * torch.where(some, each, 0.0), -127.0, 127.0)
     below = v.floor()
     drawn = fractions(run.steps, run.program.options.salt(call.label), v.numel()).reshape(v.shape)
     run.values[call.writes[0]] = torch.where(drawn < v - below, below + 1.0, below).to(torch.int8)

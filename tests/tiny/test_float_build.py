@@ -13,7 +13,7 @@ from smelt.tiny.host import build
 from smelt.tiny.models import load, with_head
 from smelt.tiny.rendering import identifier
 from smelt.tiny.scheme import memory, named
-from tests.tiny import figures, float_build
+from tests.tiny import figures, float_build, pytorch_step
 from tests.tiny import model_files as files
 from tests.tiny.emulated import board_or_skip
 
@@ -49,7 +49,7 @@ def test_figures_compare_full_sparse_and_reordered_updates(tmp_path: Path) -> No
         figures.taken(graph, *one)[0] for one in ((named("full", graph), True), (scheme, True), (scheme, False))
     )
     assert full > sparse > reordered
-    assert figures.pytorch_peak(graph) * 2**20 > 8 * sum(one.data.size for one in graph.parameters())
+    assert pytorch_step.tensors_peak(graph) * 2**20 > 8 * sum(one.data.size for one in graph.parameters())
 
 
 def test_the_float_build_runs_on_a_board(tmp_path: Path) -> None:

@@ -57,12 +57,17 @@ def answers(built: Built, commands: Commands) -> Answers:
 
 
 @pytest.mark.parametrize(
-    ("name", "rounding"),
-    [("mps2-an500", "stochastic"), ("mps2-an386", "nearest"), ("rv32-virt", "latent"), ("host", "stochastic")],
+    ("name", "options"),
+    [
+        ("mps2-an500", StepOptions()),
+        ("mps2-an386", StepOptions("nearest", backward="int8")),
+        ("rv32-virt", StepOptions("latent", momentum=0.5)),
+        ("host", StepOptions(backward="int8")),
+    ],
+    ids=lambda one: one if isinstance(one, str) else f"{one.rounding}, {one.backward}",
 )
-def test_training_has_the_bits_of_the_simulation(name: str, rounding: str, tmp_path: Path) -> None:
+def test_training_has_the_bits_of_the_simulation(name: str, options: StepOptions, tmp_path: Path) -> None:
     board, graph = board_or_skip(name), network(tmp_path)
-    options = StepOptions(rounding, momentum=0.5 if rounding == "latent" else 0.0)
     made = exported(graph, tmp_path / "out", board, options)
     commands, simulated, wanted = Commands(made.program), Training(made.program), []
     for step, image in enumerate(images(8)):

@@ -161,3 +161,24 @@ def test_tiny_is_found_after_import_smelt_which_does_not_import_it() -> None:
         "import smelt.tiny.quantization as module; assert module.quantize is smelt.tiny.quantize"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_depthwise_kernels_have_a_largest_extent() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 2, (1, 12), groups=2), nn.Flatten(), nn.Linear(12, 2))
+    with pytest.raises(QuantizeError, match="depthwise kernels of more than 11"):
+        quantize(net, torch.randn(4, 2, 2, 14))
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_a_flattened_convolution_trains_with_the_bits_of_the_simulation(size: int) -> None:
+    """No pooling stands before the classifier, and there is a stride larger than its kernel."""
+    net = nn.Sequential(nn.Conv2d(1, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 1, 3), nn.Flatten(), nn.LazyLinear(3))
+    images = torch.randn(8, 1, size, size)
+    net(images)
+    graph = quantize(net, images)
+    program = step_program(graph, named("full", graph))
+    model = HostModel(render_c.render(infer_program(graph, program.trained), program), program)
+    training = simulate.Training(program)
+    for image in as_int8(graph, images[:3]).numpy():
+        assert training.step(image, 1, 0.05) == model.train_step(image, 1, 0.05)
+    assert all(np.array_equal(training.state[name].numpy(), value) for name, value in model.trained().items())

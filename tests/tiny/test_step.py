@@ -139,6 +139,20 @@ def test_a_gradient_of_nothing_or_of_no_numbers_is_zeros_in_int8(tmp_path: Path)
         assert run.values[call.writes[0]].abs().max() == (127 if value else 0) * (value != value), value
 
 
+def test_the_scale_of_a_gradient_in_int8_is_rounded_once(tmp_path: Path) -> None:
+    """As C divides: a product with the reciprocal differs for one in four of these."""
+    program = step_program(network(tmp_path), SCHEMES["full"], StepOptions(backward="int8"))
+    call = next(one for one in program.calls if one.kernel == "quantize_gradient")
+    drawn = fractions(0, program.options.salt(call.label), 2)[1].item()
+    for most in np.random.default_rng(0).uniform(1e-4, 1e3, 400).astype(np.float32):
+        scale = np.float32(127) / most
+        least = np.float32((drawn + 5) / np.float64(scale))  # at which the draw decides, or next to it
+        for value in (least, np.nextafter(least, np.float32(0)), np.nextafter(least, np.float32(most))):
+            run = Run(program, {call.reads[0]: torch.tensor([most, value])})
+            RULES["quantize_gradient"](run, call)
+            assert run.values[call.writes[0]][1] == 5 + (np.float32(drawn) < np.float32(value * scale) - np.float32(5))
+
+
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_gradients_that_are_held_give_the_same_bits_and_take_more_memory(tmp_path: Path, rounding: str) -> None:
     graph = network(tmp_path)

@@ -322,7 +322,7 @@ TINY_KERNEL void tiny_plane(const int8_t *plane, int width, int zero, const int8
         for (int j = 0; j < out_width; j++) {
             const int8_t *p = plane + i * stride * width + j * stride;
             int32_t sum = bias;
-            TINY_UNROLL for (int u = 0; u < kh; u++)
+            for (int u = 0; u < kh; u++)
                 TINY_UNROLL for (int v = 0; v < kw; v++) sum += p[u * width + v] * own[u * kw + v];
             int at = (i * out_width + j) * channels + channel;
             y[at] = tiny_requantize(sum, channel, r, at);

@@ -268,7 +268,7 @@ TINY_KERNEL void tiny_plane_backward(const float *plane, int wide, const float *
         for (int q = 0; q < width; q += 4) {
             const int at = q + 4 > width && width >= 4 ? width - 4 : q, count = width < 4 ? width : 4;
             float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
-            TINY_UNROLL for (int u = 0; u < kh; u++)
+            for (int u = 0; u < kh; u++)
                 TINY_UNROLL for (int v = 0; v < kw; v++) {
                     const float *p = plane + (r + kh - 1 - u) * wide + at + kw - 1 - v;
                     const float w = own[u * kw + v];
