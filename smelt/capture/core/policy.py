@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import enum
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -91,6 +92,7 @@ BREAK_MODULES = (
     "torch.export",
     "torch.jit",
     "torch.distributed",
+    "deepspeed",
     "random",
     "threading",
     "multiprocessing",
@@ -264,7 +266,8 @@ _USING_SMELT = tuple(f"smelt.{name}" for name in _USERS)
 @cache
 def skipped_prefixes() -> tuple[str, ...]:
     """Files whose frames are never captured as roots: the standard library (with backports of its newer modules),
-    numpy, torch except its layers (and those that wrap another one to recompute it), the compiler."""
+    numpy, torch except its layers (and those that wrap another one to recompute it), DeepSpeed, whose hooks gather the
+    parameters of each layer when it runs, the compiler."""
     here = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
     paths = sysconfig.get_paths()
     folder = os.path.dirname(torch.__file__)
@@ -275,6 +278,7 @@ def skipped_prefixes() -> tuple[str, ...]:
     found += _entries(folder, ("nn", "distributed")) + _entries(os.path.dirname(layers), ("modules",))
     for *above, inner in (("distributed", "algorithms"), ("distributed", "algorithms", "_checkpoint")):
         found += _entries(os.path.join(folder, *above), (inner,))
+    found += _package_folders("deepspeed")
     found += [typing_extensions.__file__, os.path.join(layers, "module.py"), os.path.join(layers, "_functions.py")]
     return tuple(found)
 
@@ -292,6 +296,15 @@ def quiet_prefixes() -> tuple[str, ...]:
     folder = os.path.dirname(torch.__file__)
     files = ("_dynamo/convert_frame.py", "_functorch/aot_autograd.py", "_functorch/_aot_autograd/", "_inductor/")
     return (weakref.__file__, *(os.path.join(folder, *name.split("/")) for name in files))
+
+
+def _package_folders(name: str) -> list[str]:
+    """The folders of a package at the top level, with a trailing separator; none where it is not installed."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # a module that somebody has put into `sys.modules`
+        return []
+    return [path + os.sep for path in (spec and spec.submodule_search_locations) or ()]
 
 
 def _entries(folder: str, but: tuple[str, ...]) -> list[str]:

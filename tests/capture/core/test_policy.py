@@ -7,6 +7,8 @@ import inspect
 import logging
 import os
 import random
+import sys
+import types
 
 import pytest
 import torch
@@ -48,6 +50,20 @@ def test_prefixes_skip_torch_and_the_standard_library_but_not_layers_and_package
     assert not torch.nn.modules.linear.__file__.startswith(prefixes) and not __file__.startswith(prefixes)
     assert not pytest.__file__.startswith(prefixes)
     assert all(p.startswith("<") or os.path.isabs(p) for p in prefixes)
+
+
+def test_prefixes_skip_deepspeed_where_it_is_installed(monkeypatch, tmp_path):
+    """Its hooks gather and release the parameters of each layer: capturing them took minutes."""
+    prefixes = skipped_prefixes.__wrapped__
+    (tmp_path / "deepspeed").mkdir()
+    (tmp_path / "deepspeed" / "__init__.py").write_text("def hook(): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "deepspeed", raising=False)
+    file = str(tmp_path / "deepspeed" / "runtime" / "engine.py")
+    assert file.startswith(prefixes()) and "deepspeed" not in sys.modules
+    assert not str(tmp_path / "deepspeed_of_mine.py").startswith(prefixes())
+    monkeypatch.setitem(sys.modules, "deepspeed", types.ModuleType("deepspeed"))  # without a spec
+    assert not file.startswith(prefixes())
 
 
 def test_disabled_marks():
