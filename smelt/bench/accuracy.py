@@ -1,17 +1,17 @@
-"""Is a contender as right as eager? Judged against eager in float64, with eager's own float32 error as the yardstick.
+"""Judges a contender's accuracy against eager in float64, with eager's own float32 error as the yardstick.
 
 Eager runs `1 + NUDGES` times, the later times with parameters that are moved by about one rounding error, and the
-largest error counts: an activation next to a kink (the zero of a ReLU, two equal candidates of a maximum) may come out
-on either side of it by rounding alone, and moves every gradient before it. For the same reason a contender whose
-values fail is judged again with other weights and inputs (`SEEDS`): luck does not repeat itself, an error does. It
-passes only if it passes all of these, and the verdict keeps what had failed (`unlucky`).
+largest error counts: near a kink (the zero of a ReLU, two equal candidates of a maximum) rounding alone decides on
+which side an activation falls, and that changes every gradient before it. For the same reason a contender whose
+values fail is judged once more with other weights and inputs (`SEEDS`): chance does not repeat itself, an error does.
+It passes only if it passes all of these, and the verdict keeps the earlier failures (`unlucky`).
 
 `smelt.bench.verdict` compares the tensors.
 
-Random numbers: dropout is switched off. A model that draws otherwise (`Workload.draws`) is compared with the compiler's
-option for eager's random numbers, and its float64 reference draws what the float32 runs draw. A model that does not run
-in float64 is compared with float32 eager itself; the yardstick is then what its entry knows of its error, or
-`NO_REFERENCE`.
+Random numbers: dropout is switched off. A model with other random operators (`Workload.draws`) is compared with the
+compiler's option for eager's random numbers, and its float64 reference draws what the float32 runs draw. A model that
+does not run in float64 is compared with float32 eager itself; the yardstick is then what its entry knows of its
+error, or `NO_REFERENCE`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from smelt.bench.verdict import FACTOR, VALUES, Tensors, Verdict, distances, jud
 from smelt.bench.workload import Batch, Settings, Workload
 
 FLOOR = {"fp32": 1e-5, "tf32": 2e-3, "amp": 2e-2}
-"""The relative error of a tensor that is always accepted: on a small tensor eager's own error is a matter of luck."""
+"""The relative error of a tensor that is always accepted: on a small tensor eager's own error depends on chance."""
 
 NOISY = {"fp32": 1e-4, "tf32": 1e-2, "amp": 1e-1}
 """Relative error of eager's own gradients from which on training is too chaotic to be judged alone."""
@@ -95,7 +95,7 @@ def _judge_seed(workload: Workload, settings: Settings, prepare: Prepare) -> Ver
     """The verdict for one seed.
 
     Batch statistics over few samples can make training chaotic: one activation that changes its sign moves every
-    gradient by parts in a thousand, in eager too. Where eager is that noisy, gradients in eval mode are judged as well.
+    gradient by some thousandths, in eager too. Where eager is that noisy, gradients in eval mode are judged as well.
     """
     verdict = _judge_mode_of_seed(workload, settings, prepare, settings.train)
     if verdict.ok and settings.train and max(verdict.noise, workload.noise) > NOISY[settings.precision]:

@@ -1,10 +1,10 @@
 """The contenders: eager, torch.compile, smelt. Each turns a model into a callable; compilers are imported late.
 
-A contender is named `eager`, `torch.compile`, `smelt`, or `package.module:function` with
-`function(model, settings) -> callable` (used to test the bench itself). After a compiler may follow, each with a colon,
-a mode (`torch.compile:reduce-overhead`, which counts before the run's mode), `regions` (the repeated blocks alone; of
-torch.compile by Accelerate's `compile_regions`), `step` (`smelt:step`: the whole training step) and another of smelt's
-backends (`smelt:aot_eager`).
+A contender is named `eager`, `torch.compile`, `smelt`, or `package.module:function` with `function(model, settings)
+-> callable` (used to test the bench itself). The name of a compiler may be followed, each after a colon, by a mode
+(`torch.compile:reduce-overhead`, which overrides the run's mode), `regions` (only the repeated blocks are compiled;
+for torch.compile by Accelerate's `compile_regions`), `step` (`smelt:step`: the whole training step) and another of
+smelt's backends (`smelt:aot_eager`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def eager(model: nn.Module, settings: Settings) -> Prepared:
 
 @dataclass(frozen=True)
 class TorchCompile:
-    """The rival. torch loads its compiler when it is asked to compile, so that its import counts as cold start.
+    """The rival. torch loads its compiler at the first `torch.compile`, so the import counts as cold start.
 
     regions: Accelerate compiles the repeated blocks.
     """
@@ -72,9 +72,9 @@ class TorchCompile:
 
 @dataclass(frozen=True)
 class SmeltCompile:
-    """The compiler of this project, imported when it is asked to compile for the same reason.
+    """The compiler of this project, also imported when it is first used.
 
-    whole_step: it gets the whole training step, with the optimizer, where there is one.
+    whole_step: it compiles the whole training step, with the optimizer, if any.
     regions: the repeated blocks are compiled.
     """
 
@@ -103,7 +103,7 @@ EXAMPLES = (
     "smelt:reduce-overhead",
     "smelt:regions",
 )
-"""What an unknown name is answered with."""
+"""Listed in the error about an unknown name."""
 
 
 def find_contender(name: str) -> Prepare:
@@ -137,7 +137,7 @@ def _are_consistent(suffixes: Sequence[str]) -> bool:
 
 
 def family_of(name: str) -> str:
-    """The compiler of a contender: its name without the mode and what else follows."""
+    """The compiler of a contender: its name up to the first colon."""
     return name.partition(":")[0]
 
 
@@ -166,7 +166,7 @@ def load_compiler() -> ModuleType:
 
 
 def keep_to_torchs_allocator(name: str) -> None:
-    """Have all memory of this contender's tensors come from torch's allocator, where a profiler counts it."""
+    """Allocate all of this contender's tensors by torch's allocator, whose memory a profiler counts."""
     if family_of(name) == "smelt":
         load_compiler()
         importlib.import_module("smelt.runtime.memory").recycle(False)
@@ -178,7 +178,7 @@ def compiler_counts(name: str) -> dict[str, Any]:
         counts = dict(load_compiler().stats())
         counts["break_reasons"] = {_short(reason): times for reason, times in counts["break_reasons"].items()}
         return counts
-    # Read where torch's compiler keeps its counts, if it was ever loaded.
+    # torch's compiler keeps its counts there, if it was loaded.
     dynamo = sys.modules.get("torch._dynamo.utils")
     if family_of(name) == "torch.compile" and dynamo is not None:
         counters = dynamo.counters

@@ -1,4 +1,4 @@
-"""What the terminal shows while a benchmark runs: the rows so far, what is being measured, how long it will take."""
+"""The terminal's view of a running benchmark: the rows so far, the current measurement, the time that is left."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class LiveTable:
         self._live.__exit__(kind, error, at)
 
     def show(self, row: Row, contender: str, phase: str) -> None:
-        """This thread measures a phase of that row."""
+        """Show that this thread is measuring this phase of the row."""
         self._busy[threading.get_ident()] = row, contender, phase
 
     def finished(self, row: Row) -> None:
         """A row is complete (and in the benchmark)."""
         self._busy.pop(threading.get_ident(), None)
         self._progress.advance(self._bar)
-        if not self.console.is_terminal:  # nothing live is shown there, and a log should grow as the run does
+        if not self.console.is_terminal:  # a log cannot show a live table, so it gets each row when it is complete
             self.console.print(one_line(row), highlight=False, markup=False, soft_wrap=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

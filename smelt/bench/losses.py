@@ -1,4 +1,4 @@
-"""The losses of the workloads: (what the model returned, its batch) -> a scalar."""
+"""The losses of the workloads: (the model's output, its batch) -> a scalar."""
 
 from __future__ import annotations
 

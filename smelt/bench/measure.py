@@ -1,4 +1,4 @@
-"""One row of a benchmark: cold starts, memory, interleaved steps and accuracy, each in processes of its own."""
+"""One row of a benchmark: cold starts, memory, interleaved steps and accuracy, each in separate processes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Plan:
             caches, and the peak memory is of that process.
         tensors: measure how much memory the tensors of a step take.
         check: judge accuracy.
-        unjudged: contenders whose accuracy is not judged all the same.
-        side_by_side: starts of a row at a time, which then are not timed against each other; with more than one,
-            accuracy is judged beside them. Steps are always taken alone.
+        unjudged: contenders whose accuracy is not judged even with `check`.
+        side_by_side: how many starts of a row run at the same time. Above 1 they disturb each other's times, and
+            accuracy is judged at the same time, too. Steps are always timed alone.
         timeout_s, memory_mb: the limits of one process.
     """
 
@@ -68,7 +68,7 @@ def measure_row(
     notify: Notify = lambda *_: None,
     server: Server | Servers | None = None,
 ) -> Row:
-    """Every contender's result on one workload. A contender that fails or crashes keeps its reason in its result.
+    """Every contender's result on one workload; the result of one that fails or crashes has the reason.
 
     Args:
         server: forks the processes; without one, new ones for this row.
@@ -97,7 +97,7 @@ def measure_row(
 
 
 def selected_contenders(workload: Workload, settings: Settings, contenders: Sequence[str]) -> list[str]:
-    """Of the contenders, eager and those in a mode that the workload is measured in."""
+    """Eager, and the contenders whose mode is one in which the workload is measured."""
 
     def is_selected(name: str) -> bool:
         return name == "eager" or (mode_of(name) or settings.mode or DEFAULT) in workload.modes
@@ -125,7 +125,7 @@ def new_row(workload: Workload, settings: Settings) -> Row:
 
 @dataclass
 class _Measurement:
-    """What the phases of one row share."""
+    """The state that the phases of one row share."""
 
     row: Row
     key: str
@@ -146,7 +146,7 @@ class _Measurement:
         return [name for name, result in self.row.results.items() if result.status == "pass"]
 
     def starts(self, names: Sequence[str]) -> None:
-        """The starts of each contender; nobody has passed where eager fails."""
+        """The starts of each contender. If eager fails, no contender passes."""
         found: dict[str, list[Outcome]] = {}
         if self.plan.side_by_side > 1:
             self.notify(self.row, "all", f"cold starts, {self.plan.side_by_side} at a time")
@@ -159,14 +159,14 @@ class _Measurement:
                 self._record(self.row.results[name], found[name] if found else self._start(name, self.notify))
 
     def _start_and_judge(self, name: str) -> list[Outcome]:
-        """What one lane does of a row: an early contender can be judged while others still compile."""
+        """Start a contender and judge its accuracy; other contenders may still be compiling."""
         found = self._start(name)
         if self._is_judged(name) and not isinstance(found[-1], Failure):
             self.verdicts[name] = self._judge(name)
         return found
 
     def _start(self, name: str, notify: Notify = lambda *_: None) -> list[Outcome]:
-        """A start with empty caches; where wanted, a second process with the caches kept."""
+        """A start with empty caches and, if requested, one in a second process with the caches kept."""
         notify(self.row, name, "cold start")
         found = [self.run("start", [name], contender=name, steps=0 if self.plan.cold else MEMORY_STEPS)]
         if self.plan.cold and not isinstance(found[0], Failure):
@@ -175,7 +175,7 @@ class _Measurement:
         return found
 
     def _record(self, result: Result, starts: Sequence[Outcome]) -> None:
-        """Keep what the starts found. The memory is that of the last."""
+        """Record the figures of the starts. The memory is that of the last one."""
         cold, last = starts[0], starts[-1]
         if isinstance(cold, Failure):
             return result.fail(cold.status, cold.error)
@@ -190,7 +190,7 @@ class _Measurement:
         self._captured(result)
 
     def _captured(self, result: Result) -> None:
-        """A compiler that left the model to eager has not passed."""
+        """Fail a compiler that left the model to eager."""
         counts, eager = result.counts, self.row.results.get("eager")
         if counts.get("fallbacks"):
             return result.fail("fail_compile", f"{counts['fallbacks']} frames ran in eager instead")
@@ -205,7 +205,7 @@ class _Measurement:
             )
 
     def steps(self) -> None:
-        """Interleaved steps of everybody who started. If the shared process dies, whoever dies alone is left out."""
+        """Interleaved steps of all contenders that started; if the process dies, without those that fail alone, too."""
         self.notify(self.row, "all", "steps")
         found = self._steps(self.alive())
         if isinstance(found, Failure):
@@ -231,7 +231,7 @@ class _Measurement:
         return self.run("steps", names, contenders=list(names), **plan)
 
     def tensors(self) -> None:
-        """The memory of everybody's tensors in a step."""
+        """The memory of each contender's tensors in a step."""
         for name in self.alive():
             self.notify(self.row, name, "memory of tensors")
             found, result = self.run("tensors", [name], contender=name), self.row.results[name]

@@ -35,7 +35,7 @@ def peak_mb() -> float:
 
 
 def reset_peak() -> bool:
-    """Start a new peak at the present use; False where the system cannot."""
+    """Reset the peak to the present use; False where the system cannot."""
     try:
         CLEAR.write_text("5")
     except OSError:

@@ -1,7 +1,8 @@
-"""How time and memory are taken on a device. Everything that a measurement asks of one goes through a `Meter`.
+"""Measures time and memory on a device, by a `Meter` for each kind of device.
 
-On the CPU: the clock, and the resident memory of the process. On a GPU, which works behind the program's back: events
-on its stream, and what torch's allocator counts. Both are used alike, so that tests on the CPU run what the GPU runs.
+On the CPU: the clock, and the resident memory of the process. On a GPU, which runs asynchronously: events on its
+stream, and the counts of torch's allocator. Both have the same interface, so that tests on the CPU run the code of the
+GPU.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class Meter:
         """Wait until the device has finished."""
 
     def seconds(self, work: Callable[[], Any], times: int = 1, ahead: float = 0.0) -> float:
-        """Seconds of one call of `work`, over so many in a row, from an idle device to the end of the last.
+        """Seconds of one call of `work`: the mean of so many in a row, from an idle device to the end of the last.
 
-        ahead: seconds that a GPU is held up first. A program that has made all calls by then is not waited for.
+        ahead: seconds for which a GPU is delayed first: of calls that are queued by then only the GPU's time counts.
         """
         begin = time.perf_counter()
         for _ in range(times):
@@ -40,11 +41,11 @@ class Meter:
         return peak_mb()
 
     def reset_peak(self) -> bool:
-        """Start a new peak at the present use; False where the system cannot."""
+        """Reset the peak to the present use; False where the system cannot."""
         return reset_peak()
 
     def tensors_mb(self, step: Callable[[], Any]) -> float:
-        """Most MiB of tensors at once while `step()` runs, whatever else the process holds."""
+        """Peak MiB of tensors while `step()` runs, without other memory of the process."""
         return tensors_mb(step)
 
     def reserved_mb(self) -> float | None:
@@ -52,11 +53,11 @@ class Meter:
         return None
 
     def release(self) -> None:
-        """Give back what is cached of memory that nobody uses any more."""
+        """Free cached memory that is unused."""
 
 
 class CudaMeter(Meter):
-    """A GPU's: work is queued, so time lies between two events, and memory is what the allocator handed out."""
+    """A GPU's: work is queued, so time is measured between two events, and memory is that of torch's allocator."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -103,10 +104,10 @@ def meter_of(device: str) -> Meter:
 
 
 def check_device(device: str) -> None:
-    """Nothing, if this machine has the device.
+    """Raise if this machine does not have the device.
 
     Raises:
-        OptionError: it has not, or torch cannot use it; says what to look at.
+        OptionError: there is no such device, or torch cannot use it; says what to check.
     """
     try:
         kind, index = torch.device(device).type, torch.device(device).index or 0

@@ -24,7 +24,7 @@ def add_one(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call, over many short loops: the best, which other work on the machine cannot lower, and the
+    """Seconds of one call in many short loops: the minimum, which other work on the machine disturbs least, and the
     median."""
 
     best_s: float
@@ -64,7 +64,7 @@ def call_overhead(contender: str, budget_s: float = 0.5) -> dict[str, float]:
 
 
 def replay(gm: fx.GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
-    """A backend whose graph runs once and then returns the same result: what remains of a call is the compiler's."""
+    """A backend whose graph runs once and then returns the same result: a call costs only the overhead."""
     kept: list[Any] = []
 
     def call(*inputs: Tensor) -> Any:
@@ -76,7 +76,7 @@ def replay(gm: fx.GraphModule, example_inputs: Sequence[Tensor]) -> Callable[...
 
 
 class Block(nn.Module):
-    """A small residual MLP: its kernels are short, so that what surrounds them shows."""
+    """A small residual MLP, with short kernels, so that the overhead around them is visible."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Makes a model comparable: all of it on its device, no dropout, no parameter behind which every gradient is zero."""
+"""Makes models comparable: every tensor on the device, no dropout, no parameter that zeroes the gradients behind it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def without_dropout(model: nn.Module) -> bool:
 
 
 def wake_parameters(model: nn.Module, deviation: float = 0.05) -> int:
-    """Give parameters that start at (nearly) zero small normal values, in place; how many there were.
+    """Give parameters that start at (nearly) zero small normal values, in place; returns how many there were.
 
-    Libraries start some layers at zero: the last gain of a residual block, a head, biases. No gradient flows through
-    them, so a comparison of gradients would see nothing behind them. Draws from torch's seeded generator.
+    Libraries initialize some layers with zeros: the last gain of a residual block, a head, biases. No gradient flows
+    through them, so gradients of the layers behind them could not be compared. Uses torch's seeded generator.
     """
     asleep = [parameter for parameter in model.parameters() if parameter.numel() and parameter.abs().max() < 1e-3]
     with torch.no_grad():
@@ -41,11 +41,11 @@ def wake_parameters(model: nn.Module, deviation: float = 0.05) -> int:
 
 
 def stabilize_statistics(model: nn.Module, run: Callable[[nn.Module], object]) -> int:
-    """Set the statistics of batch norms to the size of what they see, in place; how many there are.
+    """Set the statistics of batch norms to the scale of their inputs, in place; returns how many there are.
 
     With the statistics of a new model (mean 0, variance 1) activations of a deep model in eval mode grow until float32
-    holds no more than the largest of them. With the statistics of one batch, channels that hardly vary are divided by
-    almost nothing, and rounding errors grow instead. One scale for all channels of a norm has neither trouble.
+    resolves only the largest of them. With the statistics of one batch, channels that hardly vary are divided by almost
+    zero, which amplifies rounding errors. One scale for all channels of a norm avoids both.
     """
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
     norms = [norm for norm in norms if norm.running_mean is not None and norm.running_var is not None]
@@ -71,9 +71,9 @@ def stabilize_statistics(model: nn.Module, run: Callable[[nn.Module], object]) -
 
 
 def move_attributes(model: nn.Module, device: str) -> int:
-    """Move the tensors that modules keep as plain attributes to `device`, in place; how many there were.
+    """Move the tensors that modules keep as plain attributes to `device`, in place; returns how many there were.
 
-    `Module.to` leaves them: tables that a library made in a constructor and did not register as buffers.
+    `Module.to` does not move them: tables that a constructor made and did not register as buffers.
     """
     plain = [
         (module, name, value)

@@ -21,7 +21,7 @@ def seed_everything(seed: int) -> None:
 
 
 def random_states() -> list[Any]:
-    """Where the generators of torch, numpy and Python stand."""
+    """The states of the generators of torch, numpy and Python."""
     name, keys, *rest = np.random.get_state()
     return [torch.get_rng_state(), (name, torch.from_numpy(np.array(keys, dtype=np.int64)), *rest), random.getstate()]
 
@@ -29,8 +29,8 @@ def random_states() -> list[Any]:
 class SingleDraws(TorchDispatchMode):
     """Draws float64 random numbers as float32 ones, so that a float64 run follows a float32 run with the same seed.
 
-    torch takes other bits from its generator for float64, and more of them. Every random operator is called with
-    float32 tensors and dtypes here, and its results are turned to float64.
+    For float64, torch takes other and more bits from its generator. Here every random operator is called with float32
+    tensors and dtypes, and its results are converted to float64.
     """
 
     def __torch_dispatch__(

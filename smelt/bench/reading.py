@@ -31,10 +31,10 @@ def write_dataclass(value: Any, path: Path) -> None:
 
 
 def file_to_resume(path: Path | None, resume: bool) -> Path | None:
-    """The file that a run goes on with; None for one that begins anew.
+    """The file of the run to resume; None for a new run.
 
     Raises:
-        OptionError: nothing to go on with, no such folder, or a file that would be overwritten.
+        OptionError: there is nothing to resume, no such folder, or a file would be overwritten.
     """
     if path is None:
         if resume:
@@ -50,7 +50,7 @@ def file_to_resume(path: Path | None, resume: bool) -> Path | None:
 
 
 def read_dataclass(cls: type[T], data: Any, where: str) -> T:
-    """An instance of the dataclass `cls` from the dictionary `data`, with what lies inside of it.
+    """An instance of the dataclass `cls` from the dictionary `data`, with nested dataclasses.
 
     Fields that `data` lacks take their defaults.
 

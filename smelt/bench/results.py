@@ -1,4 +1,4 @@
-"""What a benchmark run found, as data: one Row a model and setting, one Result a contender. Reads and writes JSON."""
+"""Results of a benchmark run: a Row for each model and setting, a Result for each contender. Reads and writes JSON."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class Spread:
 
 @dataclass
 class Result:
-    """What one contender did in a row. Figures that were not taken, or failed, are None; `error` says why.
+    """The figures of one contender in a row. Those that were not measured, or failed, are None; `error` says why.
 
     cold_s: from the built model to the end of the first step, in a fresh process with empty caches: import of
         the compiler, `compile()`, and one whole step. warm_s: the same in a second process that keeps the caches.
     step: one step, interleaved with the other contenders in one process.
     peak_mb: peak resident memory (MiB) of a fresh process over its whole life, with the caches of the cold start; on a
-        GPU, what torch's allocator had handed out at most. steady_peak_mb: the same from the second step on (a replayed
-        CUDA graph allocates nothing, so that only peak_mb counts its memory). reserved_mb: what the allocator had taken
-        from a GPU at most. tensors_mb: the most that tensors took in a later step, parameters and gradients included,
-        whatever else the process held.
+        GPU, the peak of memory that torch's allocator handed out. steady_peak_mb: the same from the second step on (a
+        replayed CUDA graph allocates nothing, so that only peak_mb counts its memory). reserved_mb: what the allocator
+        had taken from a GPU at most. tensors_mb: the most that tensors took in a later step, parameters and gradients
+        included, without other memory of the process.
     counts: what the compiler counted: `graphs`, `breaks`, `break_reasons` (times by reason), `ops` captured,
         `fallbacks` (frames that ran in eager because of a compiler error), `extern_ops` (calls by ATen operator that
         the compiled program hands back to torch), `eager_ops` (calls by operator that torch makes in one step, see
@@ -102,7 +102,7 @@ class Row:
     results: dict[str, Result] = field(default_factory=dict)
 
     def out_of_memory(self) -> bool:
-        """Whether somebody found too little memory on the device."""
+        """Whether a contender ran out of memory on the device."""
         return any("out of memory" in (result.error or "").lower() for result in self.results.values())
 
     def rate(self) -> None:
@@ -128,7 +128,7 @@ class Benchmark:
 
     @classmethod
     def load(cls, path: Path) -> Benchmark:
-        """Read what `save` wrote, also before the newer fields were there.
+        """Read a file of `save`, also of a version without the newer fields.
 
         Raises:
             SmeltError: a file that cannot be read or holds something else; says what is wrong and what to try.

@@ -1,4 +1,4 @@
-"""A whole benchmark run: rows in fresh processes, a live table, and a JSON file that is always complete so far."""
+"""A whole benchmark run: rows in fresh processes, a live table, and a JSON file that is rewritten after each row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Measure = Callable[..., Row]
 
 @dataclass(frozen=True)
 class Run:
-    """What a run is made of.
+    """The settings of a run.
 
     Args:
         contenders: eager first, the judged one last.
@@ -40,9 +40,9 @@ class Run:
         json_file: where the results are kept, rewritten after every row.
         jobs: rows measured at the same time. Each gets an equal share of the cores; steps are timed one row at a time.
             Rows for which the others leave too little memory are measured again at the end, one by one.
-        resume: go on with the rows that `json_file` has.
-        explicit: the settings, by name, that hold even where a workload has defaults of its own.
-        seconds: the run ends after so many, with the rows that it has.
+        resume: continue the run in `json_file`.
+        explicit: names of the settings that override a workload's own defaults.
+        seconds: the run ends after so many and keeps its complete rows.
     """
 
     workloads: Sequence[Workload]
@@ -65,7 +65,7 @@ class Run:
         return dataclasses.replace(wanted, precision="fp32") if unable else wanted
 
     def replaced(self) -> list[str]:
-        """The rows that run in fp32 because eager cannot run what was asked for, with the reason."""
+        """The rows that run in fp32 because eager cannot run the requested precision, with the reason."""
         asked = self.settings
         reasons = [(each.key, each.why_not(asked.precision, asked.device)) for each in self.workloads]
         return [f"{key} runs in fp32, since eager fails in {asked.precision}: {why}" for key, why in reasons if why]
@@ -114,7 +114,7 @@ def run_benchmark(run: Run, console: Console, measure: Measure | None = None) ->
 
 
 def title_of(settings: Sequence[Settings]) -> str:
-    """What the rows of a run have in common, and what not: `training, amp/tf32, cuda`."""
+    """The settings of a run, all values of each: `training, amp/tf32, cuda`."""
     shown = (("training" if each.train else "inference", each.precision, each.device) for each in settings)
     return ", ".join("/".join(dict.fromkeys(values)) for values in zip(*shown, strict=True))
 

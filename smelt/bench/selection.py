@@ -1,4 +1,4 @@
-"""Which models a run measures: those that are named, of a suite those that a pattern finds, a sample, a shard."""
+"""Selects the models of a run: by name, or from a suite by a pattern, a sample or a shard."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from smelt.bench.workloads import known_workload
 
 @dataclass(frozen=True)
 class Selection:
-    """What the command line says about the models.
+    """The command line's selection of models.
 
     Args:
         names: models by name, in any mode.
         suite: one of the suites, `all` or `baselines`.
-        only: of the suite, the models whose SUITE/NAME this regular expression finds.
+        only: a regular expression; the models of the suite whose SUITE/NAME it matches anywhere.
         size: `cpu` or `full`.
-        sample: so many of each suite, drawn by `seed`.
+        sample: number of models drawn from each suite, by `seed`.
         shard: `I/N`, the I-th of N parts, counted from 1.
     """
 
@@ -72,7 +72,7 @@ def of_suite(suite: str, selection: Selection) -> list[Workload]:
 def sample(workloads: Sequence[Workload], number: int, seed: int) -> list[Workload]:
     """`number` models of each suite, in the order of the suites.
 
-    What is drawn from a suite follows from the seed and the models to draw from, whatever other suites are drawn from.
+    The sample of a suite depends only on the seed and the suite's models, not on other suites.
 
     Raises:
         OptionError: a suite has fewer models.

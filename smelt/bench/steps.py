@@ -38,7 +38,7 @@ def precision(settings: Settings) -> contextlib.AbstractContextManager[Any]:
 
 
 def use_tf32(settings: Settings) -> None:
-    """Switch TF32 on or off in this process, in products and convolutions alike, whoever is measured.
+    """Switch TF32 on or off in this process, in products and convolutions, for every contender.
 
     Under autocast it is on, as in most training programs: little is left in float32 there.
     """
@@ -48,7 +48,7 @@ def use_tf32(settings: Settings) -> None:
 
 
 class NoUpdate:
-    """In an optimizer's place where forward and backward are measured alone: it only drops the gradients."""
+    """Takes the place of an optimizer where only forward and backward are measured: it drops the gradients."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
         self.parameters = list(parameters)
@@ -70,7 +70,7 @@ OPTIMIZERS: dict[str, Any] = {
 
 
 class Stepper:
-    """One contender's model (its own), optimizer and compiled callable. Calling it does one step and waits for its end.
+    """One contender's own model, optimizer and compiled callable. A call does one step and waits for its end.
 
     A training step is forward, loss, backward, the optimizer and zero_grad; an inference step is forward without
     gradients. Contenders get the model, or (`whole_step`) all of the step.
@@ -113,8 +113,8 @@ class Stepper:
     def eager_operators(self) -> dict[str, int]:
         """Calls by ATen operator that torch itself makes in one more step (without the optimizer's).
 
-        Left out are operators that only make, move or view memory, and those whose kernels compilers take from
-        libraries as well (products, convolutions, attention): what remains is what a compiler should have captured.
+        Operators that only allocate, move or view memory are left out, and those for which compilers call library
+        kernels, too (products, convolutions, attention). A compiler should have captured the others.
         """
         with torch.autograd.profiler.profile() as profile:
             if self.step != self._step:

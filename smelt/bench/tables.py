@@ -1,4 +1,4 @@
-"""Benchmark results for people: tables for the terminal (rich) and for Markdown files, from the same cells."""
+"""Benchmark results as tables, for the terminal (rich) and for Markdown files, from the same cells."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEFT = {"model", "contender", "verdict"}
 
 
 def cells(row: Row, result: Result) -> tuple[str, ...]:
-    """One line of the table; an empty cell is a figure that was not taken."""
+    """One line of the table; an empty cell is a figure that was not measured."""
     step = result.step
     return (
         row.model,
@@ -73,7 +73,7 @@ NARROW = ("contender", "cold s", "warm s", "step ms", "±", "eager", "MiB", "err
 
 
 def results_table(rows: Sequence[Row], title: str = "", busy: tuple[str, str, str] | None = None) -> Table:
-    """Every result so far; `busy` = (model, contender, phase) says what is being measured."""
+    """Every result so far; `busy` = (model, contender, phase) names the current measurement."""
     title = f"{title}: {', '.join(busy)} ..." if busy else title
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for head in NARROW:
@@ -92,7 +92,7 @@ def results_table(rows: Sequence[Row], title: str = "", busy: tuple[str, str, st
 
 
 def compact_table(rows: Sequence[Row]) -> Table:
-    """One line a model: the last contender is judged, the others are its rivals."""
+    """One line for each model: the last contender is judged, the others are its rivals."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     names = list(dict.fromkeys(name for row in rows for name in row.results))
     judged = list(rows[0].results)[-1:] if rows else []

@@ -3,13 +3,13 @@
 For each tensor (loss, outputs, gradients, buffers that forward changed) with reference r, eager results e and the
 contender's result c, the contender passes when
 
-    |c - r| <= FACTOR * luck(n) * max(|e - r|, share * |r|, spread * sqrt(n))        (Euclidean norms, n elements)
+    |c - r| <= FACTOR * chance(n) * max(|e - r|, share * |r|, spread * sqrt(n))        (Euclidean norms, n elements)
 
 `share` is eager's error relative to the reference over all tensors of the group (loss, outputs, buffers, gradients),
 `spread` its root mean square error per element over the tensors of the same module. They keep a tensor on which eager
-happens to be exact, or whose true value is zero (a bias before a batch norm), from failing everybody else. Results
-that are None, sparse or not finite must be so on both sides. `luck` is wide for a few elements, whose errors are a few
-draws of rounding, and 1 for many.
+happens to be exact, or whose true value is zero (a bias before a batch norm), from failing every contender. Results
+that are None, sparse or not finite must be so on both sides. `chance` is large for a few elements, whose rounding
+errors vary most, and near 1 for many.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ FACTOR = 4.0
 """How many times eager's own error is accepted."""
 
 VALUES = " where eager has "
-"""Part of every failure that is about values, and not about what is there or of what kind."""
+"""Part of every failure about values, and not of those about missing tensors or their kinds."""
 
 Tensors = dict[str, Tensor | None]
 
 
 @dataclass
 class Verdict:
-    """`ok`, the worst tensor, and its error as a multiple of what eager itself shows (accepted up to FACTOR).
+    """`ok`, the worst tensor, and its error as a multiple of eager's own error (accepted up to FACTOR).
 
-    `noise` is eager's relative error over all gradients: a wrong result smaller than that cannot be told from rounding.
-    `reference` is the dtype that the reference was computed in. `dropout` says how random numbers were dealt with.
+    `noise` is eager's relative error over all gradients: a smaller error cannot be distinguished from rounding.
+    `reference` is the dtype that the reference was computed in. `dropout` says how random numbers were made equal.
     """
 
     ok: bool
@@ -102,7 +102,7 @@ def _judge_group(
         if error / yardstick > verdict.ratio:
             verdict.worst, verdict.ratio = name, error / yardstick
             verdict.error, verdict.eager_error = error, errors[name]
-        if error > FACTOR * luck(reference.numel()) * yardstick:
+        if error > FACTOR * chance(reference.numel()) * yardstick:
             _fail(verdict, f"{name}: error {error:.2e}{VALUES}{errors[name]:.2e}", name)
 
 
@@ -123,8 +123,8 @@ def _comparable(verdict: Verdict, tensors: Mapping[str, tuple[Tensor | None, ...
     return found
 
 
-def luck(elements: int) -> float:
-    """How much further the rounding errors of so many elements may lie apart by chance, as a factor."""
+def chance(elements: int) -> float:
+    """The factor by which the rounding errors of so many elements may differ by chance."""
     return 1.0 + 4.0 / math.sqrt(max(1, elements))
 
 

@@ -1,4 +1,4 @@
-"""What the bench measures, as data: a workload builds a model, makes its inputs and knows its loss."""
+"""Workloads of the bench, as data: how to build a model, its inputs and its loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from smelt.base.errors import SmeltError, unknown_name
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch: `model(*args, **kwargs)`, and the target where the loss stands outside of the model."""
+    """One batch: `model(*args, **kwargs)`, and the target where the model does not compute the loss."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Batch:
         return Batch(*pytree.tree_map(move, (self.args, dict(self.kwargs), self.target)))
 
     def clone(self) -> Batch:
-        """A copy, so that a model that writes into its inputs leaves the next run alone."""
+        """A copy, so that a model that writes into its inputs does not change those of the next run."""
         values = self.args, dict(self.kwargs), self.target
         return Batch(*pytree.tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, values))
 
@@ -72,7 +72,7 @@ class Workload:
 
     @property
     def key(self) -> str:
-        """The name that finds this workload again; a model of the suites may share its name with another."""
+        """The unique name of this workload: models of different suites may have the same name."""
         return f"{self.suite}/{self.name}"
 
     def why_not(self, precision: str, device: str) -> str | None:

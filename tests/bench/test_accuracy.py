@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from smelt.bench import accuracy
 from smelt.bench.accuracy import EagerFailed, judge_workload
 from smelt.bench.contenders import eager
-from smelt.bench.verdict import FACTOR, judge, luck
+from smelt.bench.verdict import FACTOR, chance, judge
 from smelt.bench.workload import Settings
 from smelt.bench.workloads import find_workload
 from tests.bench.contenders import wrong
@@ -71,14 +71,14 @@ def exactly(value: list[float]) -> Tensor:
 def test_the_yardstick_is_eagers_error() -> None:
     reference = tensors(grad__w=exactly([1.0, 1.0]))
     expected = tensors(grad__w=torch.tensor([1.0 + 1e-3, 1.0]))
-    limit = 1e-3 * FACTOR * luck(2)
+    limit = 1e-3 * FACTOR * chance(2)
     assert judge(reference, expected, tensors(grad__w=torch.tensor([1.0, 1.0 + 0.98 * limit]))).ok
     assert not judge(reference, expected, tensors(grad__w=torch.tensor([1.0, 1.0 + 1.02 * limit]))).ok
     assert judge(reference, expected, tensors(grad__w=torch.tensor([1.0, 1.0 + 1.02 * limit])), widening=2.0).ok
 
 
-def test_many_elements_leave_nothing_to_luck() -> None:
-    assert luck(1) == 5 and luck(10**6) < 1.01
+def test_many_elements_leave_nothing_to_chance() -> None:
+    assert chance(1) == 5 and chance(10**6) < 1.01
 
 
 def test_modules_do_not_hide_each_other() -> None:

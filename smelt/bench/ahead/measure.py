@@ -1,4 +1,4 @@
-"""`smelt bench aot`: the first step of a model from an artefact beside eager's, in turn, in fresh processes."""
+"""`smelt bench aot`: the first step of a model from an artefact and eager's, alternately, in fresh processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def loaded(model: nn.Module, settings: Settings) -> Any:
 
 
 def save(model: str, settings: Settings) -> dict[str, Any]:
-    """Make the artefact of a workload's step: nothing of the model runs."""
+    """Make the artefact of a workload's step, without running the model."""
     workload = find_workload(model, settings.size)
     built, batch = build_model(workload, settings), build_batch(workload, settings)
     compiler = load_compiler()
@@ -86,7 +86,7 @@ def run_ahead(
 
 
 def _measure(workload: Workload, settings: Settings, rounds: int) -> dict[str, Any] | Failure:
-    """Seconds of each start; every one that loads the artefact begins with an empty cache."""
+    """Seconds of each start. Each start from the artefact has an empty cache."""
     with tempfile.TemporaryDirectory(prefix="smelt-bench-ahead-") as name, Server(workload.needs) as server:
         given = {FILE: str(Path(name) / "model.smelt")}
 

@@ -1,4 +1,4 @@
-"""The child side: one problem, everybody in turns, and the copy that all of them are set against."""
+"""The child side: times one problem with all contenders in turn, and the copy whose speed is the reference."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def measure_copy(device: str, rounds: int = 15) -> float:
 
 
 def measure_problem(name: str, dtype: str, device: str, contenders: Sequence[str], rounds: int = 15) -> dict[str, Any]:
-    """Of each contender: seconds of one execution, in turns with the others, or what became of it.
+    """For each contender the seconds of one execution, in turn with the others, or why it failed.
 
     Results are compared with float64 before they are timed, with eager's error as the yardstick.
     """

@@ -1,7 +1,7 @@
-"""The programs whose speed is that of memory, each with the bytes that no version of it can avoid to move.
+"""Programs that are limited by memory bandwidth, each with the bytes that any version of it has to move.
 
-Counted is what a forward and a backward that are kernels of their own must read and write: every large tensor once each
-time. Rows of statistics, weights and biases are small beside them and not counted.
+Counted are the reads and writes of a forward and a backward that are one kernel each: every large tensor once in each.
+Statistics of rows, weights and biases are small in comparison and not counted.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from smelt.bench.verdict import Tensors
 
 @dataclass(frozen=True)
 class Sizes:
-    """rows, columns: of the matrices; classes: of cross entropy, over half of the rows; words: of another one, a number
-    that is no multiple of anything, over a quarter; width, blocks: of the parameters that the optimizer updates, those
-    of a transformer."""
+    """rows, columns: of the matrices; classes: of cross entropy, over half of the rows; words: classes of another cross
+    entropy, over a quarter of the rows, an odd number; width, blocks: of the transformer whose parameters the optimizer
+    updates."""
 
     rows: int
     columns: int

@@ -1,4 +1,4 @@
-"""The parent side: a process for the copy and one for each problem, a table, a JSON file complete so far."""
+"""The parent side: a process for the copy and one for each problem; a table, and a JSON file rewritten after each."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Run:
     """What is measured.
 
     Args:
-        device, contenders, dtype: with whom and with what.
-        only: a regular expression; problems whose name it finds are taken.
+        device, contenders, dtype: of every problem.
+        only: a regular expression; problems are run whose names it matches anywhere.
         command: the command line, kept with the figures.
-        seconds: the run ends then. A problem that was begun is left for `resume`.
+        seconds: the run ends after so many. An unfinished problem is left for `resume`.
         limit: seconds that one problem may take.
         json_file: where the figures are kept, rewritten after every problem.
-        resume: go on with the problems that `json_file` has.
+        resume: continue the run in `json_file`.
     """
 
     device: str
@@ -86,7 +86,7 @@ class Bandwidth:
 
     @classmethod
     def load(cls, path: Path) -> Bandwidth:
-        """Read what a run wrote.
+        """Read the file of a run.
 
         Raises:
             SmeltError: a file that cannot be read or holds something else.
@@ -134,7 +134,7 @@ def run_bandwidth(run: Run, console: Console) -> Bandwidth:
 
 
 def save(found: Bandwidth, run: Run) -> None:
-    """Write what was found so far."""
+    """Write the results so far."""
     if run.json_file is not None:
         write_dataclass(found, run.json_file)
 
@@ -153,7 +153,7 @@ def choose(run: Run) -> list[str]:
 
 
 def start(run: Run, server: Server, environment: dict[str, str]) -> Bandwidth:
-    """A run without problems, with the speed of the copy."""
+    """A new run: the speed of the copy, no problems yet."""
     value = server.run({"task": "copy_speed", "device": run.device}, environment, Limits(LIMIT_S))
     if isinstance(value, Failure):
         raise SmeltError(f"a copy on {run.device} cannot be measured", why=value.error)
@@ -172,7 +172,7 @@ def resumed(run: Run, path: Path) -> Bandwidth:
 def read_problem(
     name: str, value: dict[str, Any] | Failure, copy_bytes_s: float, contenders: tuple[str, ...]
 ) -> Measured:
-    """A problem's figures from what its process answered."""
+    """A problem's figures from its process's answer."""
     if isinstance(value, Failure):
         return Measured(name, 0, {contender: Figure(error=value.error) for contender in contenders})
     measured = Measured(name, value["moved"])

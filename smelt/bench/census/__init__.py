@@ -1,1 +1,1 @@
-"""A census of a library: every architecture built small, its forward captured and compared with eager, exactly."""
+"""A census of a library: every architecture is built small; its captured forward must equal eager's exactly."""

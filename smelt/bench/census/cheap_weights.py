@@ -1,4 +1,4 @@
-"""Random weights for a fraction of the time: large tensors are filled late, and by repeating a few numbers."""
+"""Random weights in a fraction of the time: large tensors are filled late, with a few numbers repeated."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PROPERTIES = frozenset({"shape", "ndim", "device", "dtype", "requires_grad", "is
 class CheapWeights(TorchFunctionMode):
     """Draws large tensors cheaply: values do not matter to capture, time does.
 
-    While it is active they stay as they were allocated (which costs no memory yet) until something reads them;
-    `fill` then fills those that a model still has.
+    While it is active they stay uninitialized (which costs no memory yet) until something reads them; `fill` then
+    fills those that the model still has.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # Cut off, so that whoever draws again what is too far out finds nothing to do.
+        # Truncated, so that code which redraws values that are too large finds none.
         self.pool = 0.02 * torch.randn(65_537).clamp(-1, 1)
         self._pending: dict[int, Tensor] = {}
         self._parameters: set[int] = set()
@@ -50,19 +50,19 @@ class CheapWeights(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def fill(self, model: nn.Module) -> None:
-        """Give numbers to the parameters and buffers that wait for theirs."""
+        """Initialize the model's parameters and buffers that are still uninitialized."""
         for value in (*model.parameters(), *model.buffers()):
             self._initialize(value)
         self._pending.clear()
 
     def _leave(self, target: Tensor, name: str) -> bool:
-        """Is this a tensor that may wait for its numbers?"""
+        """Whether the tensor may stay uninitialized for now."""
         if target.numel() <= self.pool.numel() or target.device.type != "cpu" or not target.is_contiguous():
             return False
         if target.data_ptr() in self._pending:
             return True
         if name not in DRAWS or not (isinstance(target, nn.Parameter) or target.data_ptr() in self._parameters):
-            return False  # what is drawn for another purpose has to be random
+            return False  # values that are not weights have to be random
         if target.numel() * target.element_size() != target.untyped_storage().nbytes():
             return False
         self._pending[target.data_ptr()] = target.detach()
@@ -81,7 +81,7 @@ class CheapWeights(TorchFunctionMode):
 
 
 def _metadata(func: Any, name: str) -> bool:
-    """Does it leave the numbers alone?"""
+    """Whether the function reads and writes only metadata."""
     return name in METADATA or _property(func, name) in PROPERTIES
 
 

@@ -1,4 +1,4 @@
-"""Are two results of one forward the same, exactly? Same structure, same bits, same metadata."""
+"""Compares two results of one forward exactly: structure, bits, metadata."""
 
 from __future__ import annotations
 

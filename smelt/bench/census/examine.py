@@ -29,12 +29,12 @@ MIN_SHARED_PARAMETERS = 50_000_000
 
 
 class EagerFails(Exception):
-    """The library's model cannot be built or run: there is nothing to capture."""
+    """The library's model cannot be built or run in eager, so there is nothing to capture."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A built model with inputs that it accepts; `kind` is its class or family, `shape` says what goes in."""
+    """A model with inputs that it accepts; `kind` is its class or family, `shape` describes the inputs."""
 
     model: nn.Module
     batch: Batch
@@ -44,7 +44,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a few forward calls of one side left behind."""
+    """The results of a few forward calls of eager or of the captured model."""
 
     outputs: list[Any]
     buffers: dict[str, torch.Tensor]
@@ -52,10 +52,10 @@ class Ran:
 
 
 def examine(build: Callable[[], Subject], phase: Callable[[str], None]) -> dict[str, Any]:
-    """What became of each mode, as plain values; see `results.Outcome`.
+    """The outcome of each mode, as plain values; see `results.Outcome`.
 
     Args:
-        phase: told what is being done ("eager", "capture"), so that whoever ends this process knows.
+        phase: called with the current phase ("eager", "capture"), which the parent reports if this process is killed.
 
     Raises:
         EagerFails: it cannot be built, or runs in no mode.
@@ -120,10 +120,10 @@ def examine_mode(subject: Subject, mode: str, phase: Callable[[str], None]) -> d
 
 
 def compare_compiling(subject: Subject, mode: str, actual: Ran) -> list[str]:
-    """What differs from eager when torch tells the library that it is being compiled; an error counts as different.
+    """What differs from eager when `torch.compiler.is_compiling()` is true in both; an error counts as different.
 
-    Libraries take other paths then (masks that are not left out, loops that are not), which need not agree with the
-    usual ones: a compiler can only be as right as the path that it is shown.
+    Libraries then take other paths (with masks that are otherwise left out, without loops), whose results may differ
+    from the usual ones; the captured model follows these paths.
     """
     before = torch.compiler.is_compiling
     torch.compiler.is_compiling = lambda: True
@@ -148,7 +148,7 @@ def run(model: nn.Module, batch: Batch, mode: str, compile: Callable[[nn.Module]
 
 
 def compare(expected: Ran, actual: Ran) -> list[str]:
-    """What differs between two sides."""
+    """The differences between the results of eager and of the captured model."""
     return (
         differences(expected.outputs, actual.outputs)
         + differences(expected.buffers, actual.buffers, "buffers")

@@ -1,4 +1,4 @@
-"""Values that may go into a Hugging Face model: token ids, images, sounds, hidden states, as its configuration says."""
+"""Guesses inputs of a Hugging Face model from its configuration: token ids, images, sounds, hidden states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Maker = Callable[[], Tensor]
 
 
 class Guess:
-    """What may go into a model.
+    """Possible inputs of a model.
 
     Args:
         model: built, in eval mode.

@@ -1,4 +1,4 @@
-"""Inputs for any Hugging Face model: guessed by the names of forward's parameters, corrected by what the model says."""
+"""Inputs for any Hugging Face model: guessed from forward's parameter names, corrected by error messages."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ OPTIONAL = frozenset(
     {"input_ids", "attention_mask", "token_type_ids", "bbox", "decoder_input_ids", "pixel_values", "input_features"}
     | {"input_values", "image_grid_thw", "past_values", "mm_token_type_ids"}
 )
-"""Parameters with a default that are given all the same, where a model takes them."""
+"""Parameters with a default that are given nevertheless, where a model takes them."""
 
 
 def makers_of(guess: Guess, name: str) -> list[Maker]:
-    """Candidates for the parameter of that name, likeliest first; none: it is left out."""
+    """Candidates for the parameter of that name, likeliest first; an empty list: it is left out."""
     for pattern, make in NAMES:
         if re.fullmatch(pattern, name):
             found = make(guess)
@@ -73,7 +73,7 @@ def makers_of(guess: Guess, name: str) -> list[Maker]:
 
 
 MASKS = frozenset({"input_features_mask", "features_mask", "pixel_attention_mask", "pixel_mask"})
-"""Parameters with a default that some models cannot do without."""
+"""Parameters with a default without which some models fail."""
 
 STATES = (
     frozenset({"encoder_hidden_states", "input_ids", "hidden_states", "query_embeds", "visual_feats", "visual_pos"})
@@ -106,7 +106,7 @@ def _times(guess: Guess) -> Iterator[Maker]:
 
 
 def _trajectory(guess: Guess) -> Iterator[Maker]:
-    """What an agent saw, did and earned."""
+    """States, actions and rewards of an agent."""
     for width in (guess.setting("state_dim", default=17), guess.setting("act_dim", default=4), 1):
         yield functools.partial(guess.normal, BATCH, LENGTH, width)
 
@@ -183,7 +183,7 @@ def find_inputs(model: nn.Module, tries: int = 100) -> dict[str, Any]:
 
 
 def _given_names(names: list[str], needed: list[str], makers: dict[str, list[Maker]]) -> list[str]:
-    """The parameters for which there are candidates; of those that are optional no mask without tokens to mask."""
+    """The parameters for which there are candidates; an optional attention mask only together with token ids."""
     known = [name for name in names if makers[name]]
     if "input_ids" in known:
         return known
@@ -197,7 +197,7 @@ def _attempt(model: nn.Module, names: list[str], picks: tuple[int, ...], tokens:
         with torch.no_grad():
             model(**{name: value.clone() for name, value in given.items()})
     except Exception as error:
-        # A model that counts more features of images than placeholders in the text says how many it has.
+        # A model with more image features than placeholders in the text gives their number in its error.
         found = COUNT.search(str(error))
         wanted = int(next(filter(None, found.groups()))) if found else 0
         if not tokens and wanted and "input_ids" in names:

@@ -52,7 +52,7 @@ def transformers_subject(name: str) -> Subject:
     """The model type at the smallest size at which it runs.
 
     Raises:
-        Exception: it runs at none; the error of the first one.
+        Exception: it runs at no size; the error of the first one.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -65,7 +65,7 @@ def transformers_subject(name: str) -> Subject:
             torch.manual_seed(SEED)
             model = build(config_class, model_class, sizes, ODD.get(name, {}))
             if short == (numbers(model) <= MIN_SHORTENED_PARAMETERS):
-                continue  # what is small needs no shortening, and is tried once
+                continue  # a small model is not shortened, so it is tried once
             if short:
                 shorten(model)
             given = find_inputs(model)
@@ -94,17 +94,17 @@ def build(config_class: Any, model_class: Any, sizes: Sizes, odd: dict[str, Any]
 
 
 PATIENCE_S = 20.0
-"""Seconds of a core, after which no other size is tried."""
+"""Seconds of CPU time after which no other size is tried."""
 
 MIN_SHORTENED_PARAMETERS = 4_000_000
-"""Parameters, from which on repeated blocks are taken out first."""
+"""Number of parameters from which repeated blocks are removed first."""
 
 LIMIT = 400_000_000
-"""Parameters, beyond which a model is left out."""
+"""Number of parameters beyond which a model is left out."""
 
 
 def numbers(model: nn.Module) -> int:
-    """How many parameters."""
+    """The number of parameters."""
     return sum(p.numel() for p in model.parameters())
 
 

@@ -1,4 +1,4 @@
-"""A census for people: one line a row, a summary, and a Markdown report."""
+"""A census as text: one line for each row, a summary, and a Markdown report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def counts(rows: list[Row]) -> Counter[str]:
 
 
 def share(rows: list[Row]) -> str:
-    """How many of the rows that eager runs are captured whole, also counting those where the library forks."""
+    """How many of the rows that eager runs are captured whole; also with the rows where the library forks."""
     by_status = counts(rows)
     counted = len(rows) - by_status["eager_fails"]
     if not counted:
@@ -37,7 +37,7 @@ def share(rows: list[Row]) -> str:
 
 
 def frequent_reasons(rows: list[Row]) -> list[tuple[str, list[Row]]]:
-    """Break reasons without their places, and errors, with the rows that met them; most frequent first."""
+    """Break reasons without source locations, and errors, with the rows where they occurred; most frequent first."""
     met: dict[str, list[Row]] = {}
     for row in rows:
         if row.status in ("whole", "eager_fails"):
@@ -63,7 +63,7 @@ def summary(census: Census) -> str:
 
 
 def markdown(census: Census) -> str:
-    """The whole report: totals, reasons with who met them, and every row that is not whole."""
+    """The whole report: totals, reasons with their rows, and every row that is not captured whole."""
     rows = census.rows
     by_status = counts(rows)
     lines = [f"# Census of {census.library}", "", f"{census.version}. {share(rows)}.", ""]

@@ -1,4 +1,4 @@
-"""What a census found, as data: one Row an architecture, one Outcome a mode. Reads and writes JSON."""
+"""Results of a census: a Row for each architecture, an Outcome for each mode. Reads and writes JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GRAVITY = ("wrong", "error", "timeout", "breaks", "forks", "whole", "eager_fail
 class Outcome:
     """One mode (eval, train) of one architecture.
 
-    reasons: times by graph break. recompiles: further graphs that the second call made, with the same inputs.
+    reasons: number of occurrences by graph break. recompiles: graphs that the second call, with equal inputs, added.
     """
 
     status: str
@@ -35,7 +35,7 @@ class Outcome:
 
 @dataclass
 class Row:
-    """One architecture: its class or family, what went in, its modes, or why there are none."""
+    """One architecture: its class or family, its inputs, its modes, or why there are none."""
 
     name: str
     kind: str = ""
@@ -47,14 +47,14 @@ class Row:
 
     @property
     def status(self) -> str:
-        """The gravest of the modes that eager runs."""
+        """The most severe status among the modes that eager runs."""
         if self.failure:
             return self.failure
         return min((outcome.status for outcome in self.modes.values()), key=_GRAVITY.index)
 
     @property
     def reasons(self) -> dict[str, int]:
-        """Break reasons of all modes, the most frequent mode's count each."""
+        """Break reasons of all modes, each with the largest of the modes' counts."""
         found: dict[str, int] = {}
         for outcome in self.modes.values():
             for reason, times in outcome.reasons.items():
@@ -63,7 +63,7 @@ class Row:
 
     @property
     def errors(self) -> list[str]:
-        """What went wrong, with the mode."""
+        """The errors, with their modes."""
         found = [self.error] if self.error else []
         return found + [f"{mode}: {o.error}" for mode, o in self.modes.items() if o.error and o.status != "eager_fails"]
 

@@ -1,4 +1,4 @@
-"""A whole census: architectures in forked processes with limits, one line each, and a JSON file complete so far."""
+"""A whole census: architectures in forked processes with limits, a line for each, a JSON file rewritten after each."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from smelt.bench.reading import file_to_resume, read_dataclass
 
 @dataclass(frozen=True)
 class Run:
-    """What a census is made of.
+    """The settings of a census.
 
     Args:
-        only: a regular expression; architectures whose name it finds are taken.
+        only: a regular expression; architectures are taken whose names it matches anywhere.
         sample: so many of them, spread evenly over the list; None: all.
         jobs: architectures at a time. Each gets an equal share of the cores.
         command: the command line, kept with the results.
         json_file: where the results are kept, rewritten after every row.
-        resume: go on with the rows that `json_file` has.
+        resume: continue the run in `json_file`.
     """
 
     library: str
@@ -92,7 +92,7 @@ def examine_row(library: str, name: str, server: Servers, environment: dict[str,
     found = server.run({"task": "census", "library": library, "architecture": name}, environment, limits)
     seconds = round(time.monotonic() - began, 2)
     if isinstance(found, Failure):
-        # What ends while eager builds or runs the model says nothing about capture.
+        # A failure while eager builds or runs the model says nothing about capture.
         in_eager = found.phase == "eager" or found.status == "eager_fails"
         status = "eager_fails" if in_eager else "timeout" if found.status == "timeout" else "error"
         return Row(name, seconds=seconds, failure=status, error=found.error)

@@ -1,4 +1,4 @@
-"""Shorter models: of the blocks that a chain repeats, one of each kind stays."""
+"""Shortens models: of the repeated blocks in a chain, one of each kind is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAIN = (bool, int, str, type(None))
 
 
 def shorten(model: nn.Module) -> int:
-    """Take blocks out of the model's chains until each kind is there once, or MIN_BLOCKS are left; says how many.
+    """Remove blocks from the model's chains until one of each kind, or MIN_BLOCKS, are left; returns how many.
 
     A kind is a class with these submodules, parameter shapes and plain settings; rates (of dropped paths) may differ.
     Whether the model still runs has to be tried: some count their blocks elsewhere.
@@ -41,18 +41,18 @@ def shorten(model: nn.Module) -> int:
 
 
 def has_children(block: nn.Module) -> bool:
-    """Is it more than a single layer? Taking out one of those saves nothing."""
+    """Whether the block is more than a single layer, which would not be worth removing."""
     return next(block.children(), None) is not None
 
 
 def kind_of(block: nn.Module) -> Hashable:
-    """Equal for blocks that do the same on the same shapes."""
+    """A key that is equal for blocks which compute the same on the same shapes."""
     modules = tuple((name, type(module), settings(module)) for name, module in block.named_modules())
     return modules, tuple((name, tuple(value.shape)) for name, value in block.named_parameters())
 
 
 def settings(module: nn.Module) -> Hashable:
-    """The plain values that a module holds itself."""
+    """The plain values among a module's own attributes."""
     return tuple((name, value) for name, value in vars(module).items() if _plain(value))
 
 

@@ -42,7 +42,7 @@ POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Failure:
-    """A task that gave no value: the row's status and why; `phase` is the last one that the task told, if any."""
+    """A task without a value: the row's status and the reason; `phase` is the last one it reported, if any."""
 
     status: str
     error: str
@@ -58,13 +58,13 @@ class Limits:
 
 
 class Answers:
-    """Lines of JSON from a pipe, with a limit on the waiting."""
+    """Lines of JSON from a pipe, read with a timeout."""
 
     def __init__(self, pipe: int) -> None:
         self.pipe, self._rest = pipe, b""
 
     def next(self, wait_s: float | None) -> Any:
-        """The next line's value; None if there is none within that time.
+        """The next line's value; None after the timeout.
 
         Raises:
             EOFError: the pipe is closed.
@@ -82,12 +82,13 @@ class Answers:
 
 
 class Server:
-    """A process that forks one process a task (see `server`); one task at a time.
+    """A process that forks a process for each task (see `server`), one at a time.
 
     Args:
         packages: libraries to import once, before the first task.
         threads: torch's threads in every task, or None for torch's own choice.
-        turns: the folder of tasks of other servers, beside which its own are not timed, see `turns`.
+        turns: the folder that this server's tasks share with those of other servers, so that only one is timed at a
+            time; see `turns`.
     """
 
     def __init__(self, packages: Sequence[str] = (), threads: int | None = None, turns: Path | None = None) -> None:
@@ -103,7 +104,7 @@ class Server:
         self.close()
 
     def run(self, task: Mapping[str, Any], environment: Mapping[str, str], limits: Limits) -> dict[str, Any] | Failure:
-        """One task in a fresh process; its value, or the Failure that an error, a crash or a limit is."""
+        """Run one task in a fresh process; its value, or a Failure after an error, a crash or at a limit."""
         with tempfile.TemporaryDirectory(prefix="smelt-bench-") as name:
             task_file, result_file, log_file = (Path(name) / file for file in ("task.json", "result.json", "log.txt"))
             task_file.write_text(json.dumps(task))
@@ -194,12 +195,12 @@ class Server:
 
 
 def phase_file_of(result_file: Path) -> Path:
-    """Where a task may say what it is doing, for the case that it never ends or crashes."""
+    """The file into which a task writes its phase, to be read if it hangs or crashes."""
     return result_file.with_name("phase.txt")
 
 
 def run_task(task: Mapping[str, Any], environment: Mapping[str, str], timeout_s: float) -> dict[str, Any] | Failure:
-    """One task in a fresh process of a server of its own."""
+    """Run one task in a fresh process, by a new server."""
     with Server() as server:
         return server.run(task, environment, Limits(timeout_s))
 
@@ -244,10 +245,10 @@ CACHES = {"SMELT_CACHE_DIR": "smelt", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TR
 
 
 def cache_environment(folder: Path, contenders: Iterable[str]) -> dict[str, str]:
-    """Variables that keep caches in `folder`, and smelt from hiding failures.
+    """Environment variables that put caches into `folder` and make smelt raise its failures.
 
-    Every contender has a folder of its own there, so that it starts with empty caches. A process of several contenders
-    gets a folder with what all of them have built.
+    Every contender has its own folder there, so that it starts with empty caches. A process with several contenders
+    gets a folder with the caches of all of them.
     """
     folders = [folder / "".join(letter if letter.isalnum() else "_" for letter in name) for name in contenders]
     used = folders[0] if len(folders) == 1 else folder / "together"
@@ -256,14 +257,12 @@ def cache_environment(folder: Path, contenders: Iterable[str]) -> dict[str, str]
         if each != used:
             _link_tree(each, used)
     found = {"SMELT_STRICT": os.environ.get("SMELT_STRICT", "1"), "HF_HUB_OFFLINE": "1"}
-    found["SMELT_VERIFY"] = os.environ.get(
-        "SMELT_VERIFY", "0"
-    )  # what looks at each call is no part of what users wait for
+    found["SMELT_VERIFY"] = os.environ.get("SMELT_VERIFY", "0")  # checks at each call would count as time of the step
     return found | {variable: str(used / name) for variable, name in CACHES.items()}
 
 
 def _link_tree(source: Path, target: Path) -> None:
-    """The files of `source` under `target` too, without copying them; what `target` has already stays."""
+    """Link the files of `source` into `target`, without copying them; files that `target` has stay."""
     for folder, _, files in os.walk(source):
         to = target / Path(folder).relative_to(source)
         to.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The child side of `process`: imports torch and the model libraries once, then forks a process a task.
+"""The child side of `process`: imports torch and the model libraries once, then forks a process for each task.
 
 A fork costs milliseconds where starting Python with these libraries costs seconds, and still every task has memory,
 threads and caches of its own. Nothing here may start threads (which a fork does not inherit) or import a compiler

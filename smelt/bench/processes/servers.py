@@ -1,4 +1,4 @@
-"""Several measuring servers behind the interface of one, for tasks that may run side by side."""
+"""Several measuring servers with the interface of one, for tasks that may run at the same time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Servers:
         self, number: int, packages: Sequence[str] = (), threads: int | None = None, turns: Path | None = None
     ) -> None:
         self._servers = [Server(packages, threads, turns) for _ in range(number)]
-        self._free: queue.LifoQueue[Server] = queue.LifoQueue()  # the last one used is surely awake
+        # last in, first out: the server that was used last has imported the packages
+        self._free: queue.LifoQueue[Server] = queue.LifoQueue()
         for server in reversed(self._servers):
             self._free.put(server)
 

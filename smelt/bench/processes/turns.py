@@ -1,8 +1,8 @@
-"""Tasks that run side by side but are timed one at a time: while one is timed, all others stand still.
+"""Lets tasks run at the same time but be timed one at a time: while one is timed, all others are stopped.
 
-The tasks of a run know each other by a folder with a file for each; who is timed holds the lock on its file `turn` and
-stops the others by signal. So most of a run (starting, compiling, judging) shares the machine, and times are taken on a
-quiet one.
+The tasks of a run share a folder with a file for each; the task that is timed holds the lock on the file `turn` and
+stops the others by signal. So most of a run (starting, compiling, judging) shares the machine, and times are taken on
+an idle one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DRAIN_S = 0.2
 
 
 def join_turns() -> None:
-    """Make this task, the leader of its session, known to the others; waits while one of them is timed."""
+    """Register this task, the leader of its session, with the others; waits while one of them is timed."""
     folder = _folder()
     if folder is not None:
         with _turn(folder, fcntl.LOCK_SH):
@@ -32,7 +32,7 @@ def join_turns() -> None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Inside, no other task of this run does anything. Waits for its turn."""
+    """A context in which all other tasks of the run are stopped. Waits for its turn."""
     folder = _folder()
     if folder is None:
         yield
@@ -49,9 +49,9 @@ def alone() -> Iterator[None]:
 
 
 def leave(folder: Path, task: int) -> None:
-    """Of the parent: a task has ended, maybe in the middle of its turn, so whoever stands still goes on."""
+    """Called by the parent when a task has ended, possibly during its turn: the stopped tasks continue."""
     (folder / str(task)).unlink(missing_ok=True)
-    with _turn(folder, fcntl.LOCK_EX):  # nobody's turn, or not this task's any more
+    with _turn(folder, fcntl.LOCK_EX):  # there is no turn, or it is another task's
         _send(_tasks(folder), signal.SIGCONT)
 
 

@@ -54,21 +54,21 @@ def failing_as(status: str) -> Iterator[None]:
 
 
 def describe_error(error: BaseException) -> str:
-    """Type, message and the innermost place in source, in at most a few hundred characters."""
+    """Type, message and innermost source location, in at most a few hundred characters."""
     frames = traceback.extract_tb(error.__traceback__)
     at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {str(error)[:600]}{at}"
 
 
 def read_settings(values: dict[str, Any]) -> Settings:
-    """The settings of a task, with those that belong to the process put into effect."""
+    """The settings of a task; those that concern the process are applied."""
     settings = Settings(**values)
     use_tf32(settings)
     return settings
 
 
 def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> dict[str, Any]:
-    """The first step, timed from the built model on, then `steps` more; peak memory of both parts."""
+    """The first step, timed from the built model on, then `steps` more; peak memory of the first and of the others."""
     options = read_settings(settings)
     broken = "eager_fails" if contender == "eager" else "fail_compile"
     with failing_as(broken):
@@ -88,7 +88,7 @@ def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> d
     steady = meter.peak_mb() if steps and steady_known else None
     reserved = meter.reserved_mb()
     with failing_as("fail_run"):
-        watched = environment().debug_memory  # by operators of PyTorch, which would be counted
+        watched = environment().debug_memory  # it would run by operators of PyTorch, which would be counted
         left = stepper.eager_operators() if steps and not watched else None
     return {
         "first_s": first,
@@ -124,7 +124,7 @@ def steps(
             running[name] = stepper
             found[name] = {"seconds": []}
         gc.collect()
-        meter.release()  # of somebody who ran out of memory, for those who follow
+        meter.release()  # memory of a contender that ran out of it, for the next ones
     with alone():
         started = time.perf_counter()
         for taken in range(10 * rounds):
@@ -165,7 +165,7 @@ def accuracy(model: str, contender: str, settings: dict[str, Any]) -> dict[str, 
 
 
 def overhead(contender: str, guards: bool) -> dict[str, Any]:
-    """Seconds a call: `x + 1`, and, where wanted, BERT-base and 48 blocks with nothing left to do but their guards."""
+    """Seconds of a call: `x + 1`, and, if requested, of BERT-base and 48 blocks with graphs that do nothing."""
     with failing_as("fail_run"):
         found = call_overhead(contender)
         return found | (guard_overhead(contender) if guards else {})
@@ -184,7 +184,7 @@ def bandwidth(problem: str, dtype: str, device: str, contenders: Sequence[str]) 
 
 
 def census(library: str, architecture: str) -> dict[str, Any]:
-    """What became of one architecture of a library in eval and train mode, see `smelt.bench.census.examine`."""
+    """The outcome of one architecture of a library in eval and train mode, see `smelt.bench.census.examine`."""
     try:
         return examine(lambda: find_library(library).build(architecture), report_phase)
     except EagerFails as error:
@@ -214,7 +214,7 @@ def passes_in_turn(model: str, contenders: Sequence[str], passes: dict[str, Any]
 
 
 def report_phase(name: str) -> None:
-    """Write down what is being done, for the parent to read if this process does not end well."""
+    """Write the current phase to a file, which the parent reads if this process hangs or crashes."""
     phase_file.write_text(name)
 
 

@@ -1,4 +1,4 @@
-"""Threads that each take one item after the other to a measuring server of their own; Ctrl-C and SIGTERM end them."""
+"""Threads that process items, each with its own measuring server; Ctrl-C and SIGTERM end them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Workers(Generic[Item, Done]):
         packages, threads: of each server, see `Server`.
         do: what is done with an item.
         keep: called with every result, one at a time.
-        retry: whether a result that was made beside others is to be made once more by itself, after all others.
+        retry: whether a result that was measured beside others is to be measured once more alone, after all others.
         lanes: tasks that one item may run side by side.
         seconds: the work ends after so many. An item that would take longer than what is left, judged by the longest so
             far, is not begun; one that is being done then is lost.
@@ -70,7 +70,7 @@ class Workers(Generic[Item, Done]):
         self._servers = [Servers(lanes, packages, threads, turns) for _ in range(jobs)]
 
     def work(self, todo: Sequence[Item]) -> bool:
-        """Do these; False if Ctrl-C or the time ended it early: what was being done is lost, finished items are not."""
+        """Process these items; False if Ctrl-C or the time limit ended it early: unfinished items are lost."""
         try:
             self._share(todo, self._servers)
             if self._later and self._todo.empty():
@@ -92,7 +92,7 @@ class Workers(Generic[Item, Done]):
         return not self._errors and self._todo.empty() and not self._later
 
     def _share(self, todo: Sequence[Item], servers: Sequence[Servers]) -> None:
-        """Have these servers do all of it.
+        """Process all items with these servers.
 
         Raises:
             TimeoutError: the time is over.

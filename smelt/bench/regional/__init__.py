@@ -1,1 +1,1 @@
-"""Whole compilation beside that of the repeated blocks: the rows of Accelerate's table of regional compilation."""
+"""Compilation of whole models and of their repeated blocks: the rows of Accelerate's table of regional compilation."""

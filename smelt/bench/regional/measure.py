@@ -1,4 +1,4 @@
-"""What a measuring process does for one row: the first pass of a contender, or passes of several in turn.
+"""The measurements of one row: the first pass of a contender, or passes of several in turn.
 
 A pass is what Accelerate measures: forward with gradients switched on, without a cache of keys, 128 tokens. With
 `train` backward follows, and the gradients are dropped.
@@ -30,7 +30,7 @@ WARMUP = 3
 
 
 def chosen_dtype(name: str | None, device: str) -> str:
-    """The name that is given, else what is usual on a device.
+    """The given name, else the usual one for the device.
 
     Raises:
         OptionError: an unknown name.
@@ -42,7 +42,7 @@ def chosen_dtype(name: str | None, device: str) -> str:
 
 @dataclass(frozen=True)
 class Passes:
-    """What is done with a model: plain values, which travel to a measuring process.
+    """How a model is run: plain values, which are sent to a measuring process.
 
     Args:
         batch: sequences of `length` tokens.
@@ -57,7 +57,7 @@ class Passes:
     device: str = "cpu"
 
     def settings(self) -> Settings:
-        """What contenders are told. TF32 is allowed, as in the published table."""
+        """The settings for contenders. TF32 is allowed, as in the published table."""
         return Settings(train=self.train, device=self.device, precision="tf32", dynamic=None)
 
     def made(self, model: str) -> tuple[nn.Module, Tensor]:

@@ -14,7 +14,7 @@ from smelt.bench.builders import transformers_model
 
 @dataclass(frozen=True)
 class Decoder:
-    """A Llama: how many layers, how wide they are, query heads and those of keys, and the width inside of a layer."""
+    """A Llama: number of layers, width, query heads, key heads, and the inner width of a layer."""
 
     layers: int
     width: int
@@ -64,7 +64,7 @@ def find_decoder(name: str) -> Decoder:
 
 
 def chosen_decoders(names: Sequence[str], device: str) -> list[str]:
-    """The names that are given, each once, else the usual ones of a device.
+    """The given names, each once, else the usual ones for the device.
 
     Raises:
         OptionError: there is no decoder of a name.

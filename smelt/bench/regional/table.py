@@ -1,4 +1,4 @@
-"""`smelt bench regional`: rows, what they have to reach, and how they are printed."""
+"""`smelt bench regional`: measures rows, prints them, and compares them with their goals."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def run_regional(
     """Measure each model at each batch size; print a table and the goals of each row, keep all in `json_file`.
 
     Args:
-        passes: what is done; its batch is replaced by each of `batches`.
+        passes: the settings; their batch is replaced by each of `batches`.
 
     Returns:
         Rows by their names, `32-layers, 1x128`.

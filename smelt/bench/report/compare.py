@@ -1,4 +1,4 @@
-"""Two runs in; what changed for one contender out, what got worse first.
+"""Two runs in; the changes for one contender out, regressions first.
 
 Speed is compared as speed-up over eager within each run, so that a busier machine does not look like a slower
 compiler. Cold starts and memory are compared directly, and only between equal machines.
@@ -154,7 +154,7 @@ def row_changes(old: Row, new: Row, name: str, absolute: bool = True) -> list[Ch
 
 
 def status_changes(row: Row, before: Result, after: Result) -> list[Change]:
-    """What became of a row that did not pass in both runs."""
+    """The change of a row that did not pass in both runs."""
     was, now = (f"{result.status}: {first_line(result)}" for result in (before, after))
     unjudged = ("skipped", "eager_fails")
     if before.status == after.status:
@@ -183,8 +183,8 @@ def step_change(old: Row, new: Row, name: str) -> Change | None:
 
 
 def noise(old: Row, new: Row, name: str) -> float:
-    """How far two speed-ups may lie apart by chance, relative: the half distances between the quartiles of the four
-    measurements that they are made of, as a root of squares."""
+    """The relative noise of the change between two speed-ups: the half distances between the quartiles of their four
+    measurements, as the root of the sum of squares."""
     steps = [row.results[who].step for row in (old, new) for who in (BASE, name)]
     return math.sqrt(sum(_half_spread(step) ** 2 for step in steps if step))
 
@@ -196,7 +196,7 @@ def _half_spread(step: Spread) -> float:
 def cost_change(
     old: Row, new: Row, name: str, kind: str, figure: Figure, show: Callable[[float], str]
 ) -> Change | None:
-    """A cost that changed by more than COST, with what the reference's own cost did in the meantime."""
+    """A cost that changed by more than COST, with the change of the reference's own cost."""
     before, after = figure(old.results[name]), figure(new.results[name])
     if not before or not after:
         return None
@@ -212,7 +212,7 @@ def cost_change(
 
 
 def break_change(row: Row, before: Result, after: Result) -> Change | None:
-    """Another number of graph breaks, where both runs counted."""
+    """A changed number of graph breaks, where both runs counted them."""
     if "breaks" not in before.counts or "breaks" not in after.counts:
         return None
     was, now = count(before, "breaks"), count(after, "breaks")

@@ -127,7 +127,7 @@ def rows_html(rows: Sequence[Row]) -> str:
 
 
 def entry_html(row: Row, result: Result, other: str) -> str:
-    """One contender on one row: a line, and its details. `other` is whom starts are compared with."""
+    """One contender on one row: a line, and its details. `other` is the contender that starts are compared with."""
     model, *rest = entry_cells(row, result, other)
     cells = [f'<td class=left><button aria-expanded="false">{escape(model)}</button></td>']
     for index, cell in enumerate(rest, 1):
@@ -139,7 +139,7 @@ def entry_html(row: Row, result: Result, other: str) -> str:
 
 
 def details_html(row: Row, result: Result, other: str) -> str:
-    """All that is known of one contender on one row."""
+    """All figures of one contender on one row."""
     blocks = [_list(about_lines(row, result, other))]
     if result.error:
         blocks.append(f"<h4>{escape(result.status)}</h4><pre>{escape(result.error)}</pre>")

@@ -49,13 +49,13 @@ STYLE = {
 
 
 def colour(name: str, names: Sequence[str]) -> str:
-    """A contender's placeholder: its own for the rival, then one after the other."""
+    """A contender's colour placeholder: a fixed one for the rival, the others in order."""
     others = [other for other in names if other not in (BASE, RIVAL)]
     return RIVALS if name in (BASE, RIVAL) else SERIES[others.index(name) % len(SERIES)]
 
 
 def speedup_plot(rows: Sequence[Row]) -> str | None:
-    """Speed-ups over eager in ascending order, a panel for each setting, or None where nobody has one."""
+    """Speed-ups over eager in ascending order, a panel for each setting, or None where there are none."""
     names = [name for name in compared(rows) if name != BASE]
     known = [value for row in rows for name in names if (value := speedup(row, name)) is not None]
     groups = _groups([row for row in rows if any(speedup(row, name) for name in names)])
@@ -119,7 +119,7 @@ def _groups(rows: Sequence[Row]) -> dict[Setting, list[Row]]:
 
 
 def _shares(n: int) -> list[float]:
-    """`n` positions from 0 to 1; one alone stands in the middle."""
+    """`n` evenly spaced positions from 0 to 1; a single one is in the middle."""
     return [0.5] if n == 1 else [index / (n - 1) for index in range(n)]
 
 

@@ -1,7 +1,7 @@
-"""The README's figures of a GPU, written from the files of results that the repository keeps.
+"""The README's figures of GPUs, written from the files of results in the repository.
 
-`smelt bench report bench/results/*.json --readme README.md` replaces what stands between the two marks; a test fails
-when the README says something else than the files.
+`smelt bench report bench/results/*.json --readme README.md` replaces the text between the two marks; a test fails when
+the README differs from the files.
 """
 
 from __future__ import annotations

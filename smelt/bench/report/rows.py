@@ -1,4 +1,4 @@
-"""Rows in; one line of text a contender and the details behind it out. Times and sizes stand beside their ratios."""
+"""Rows in; a line of text and details for each contender out. Times and sizes come with their ratios."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Entry = tuple[Row, Result, str]
 
 
 def entries(rows: Iterable[Row]) -> list[Entry]:
-    """All contenders of all rows. Eager, who is part of every ratio, has an entry only where it is alone."""
+    """All contenders of all rows. Eager, the base of every ratio, has an entry only where it is alone."""
     return [
         (row, result, reference([row], result.contender))
         for row in rows
@@ -85,7 +85,7 @@ def beside(value: float | None, ratio: float | None, digits: int = 2) -> str:
 
 
 def about_lines(row: Row, result: Result, other: str) -> Lines:
-    """Inputs, ratios with what they are made of, the verdict, and counts."""
+    """Inputs, ratios with both of their figures, the verdict, and counts."""
     verdict = result.accuracy
     lines: Lines = [("inputs", row.shape), ("dropout", row.dropout), ("note", row.note)]
     lines += [*_step_lines(row, result), *_start_lines(row, result, other)]

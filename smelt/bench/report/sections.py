@@ -1,6 +1,6 @@
 """Figures in; titled tables of plain text out, the same for Markdown and for HTML.
 
-No time or size stands without the ratio that makes it mean something, and no mean without its number of rows.
+Every time and size comes with a ratio to another contender's, and every mean with its number of rows.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def headline(rows: Sequence[Row]) -> list[str]:
     found = [entry for entry in standings(rows) if entry.contender == name]
     summed = {_how(entry) for entry in found if entry.setting.suite == ALL}
     return [_sentence(entry) for entry in found if entry.setting.suite == ALL or _how(entry) not in summed] or [
-        "Nobody was measured beside eager and torch.compile." if rows else "The run has no rows."
+        "No contender was measured beside eager and torch.compile." if rows else "The run has no rows."
     ]
 
 
@@ -196,7 +196,7 @@ def slowest_section(rows: Sequence[Row], name: str) -> Section:
 
 
 def failure_section(groups: Iterable[Failures]) -> Section:
-    """Failures by reason, with an example's own words."""
+    """Failures by reason, with the message of one example."""
     heads = ("contender", "status", "reason", "models", "rows")
     lines = [(g.contender, g.status, cut(g.reason), models(g.rows), str(len(g.rows))) for g in groups]
     text = "Grouped where the reasons differ in numbers and names only; the reason is the first row's."
@@ -239,7 +239,7 @@ def run_section(benchmarks: Sequence[Benchmark], replaced: int) -> Section:
 
 
 def comparison_sections(found: Comparison) -> list[Section]:
-    """The comparison: a summary, then a table for each kind of change, what got worse first."""
+    """The comparison: a summary, then a table for each kind of change, regressions first."""
     worse = regressions(found.changes)
     text = f"{plural(worse, 'row')} got worse for {found.contender}, {found.same} did not change"
     if found.before and found.after:

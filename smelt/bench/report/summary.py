@@ -1,4 +1,4 @@
-"""Rows in; pass rates, geometric means, start times, breaks and failures out. Only figures, no text for people.
+"""Rows in; pass rates, geometric means, start times, breaks and failures out. Figures only, without text.
 
 A ratio of two contenders exists only where both passed the row and both have the figure. Every mean gives its number
 of rows. A failed row never counts as 1.0.
@@ -277,7 +277,7 @@ TALLIES = {
 
 
 def tally(result: Result, key: str) -> Counter[str]:
-    """One of TALLIES of a result: times by text. A plain list counts each entry once."""
+    """One of TALLIES of a result: occurrences by text. A plain list counts each entry once."""
     value: Any = result.counts.get(key)
     if isinstance(value, dict):
         return Counter({str(name): int(n) for name, n in value.items() if isinstance(n, (int, float))})
@@ -285,7 +285,7 @@ def tally(result: Result, key: str) -> Counter[str]:
 
 
 def tallies(rows: Iterable[Row], name: str, key: str) -> list[tuple[str, int, int]]:
-    """(text, times, rows) over all rows of a contender, the text of most rows first. Source locations are left out."""
+    """(text, occurrences, rows) over all rows of a contender, that of most rows first, without source locations."""
     times: Counter[str] = Counter()
     seen: Counter[str] = Counter()
     for row in rows:

@@ -1,4 +1,4 @@
-"""A folder that holds the report in both forms."""
+"""Writes the report as Markdown and as HTML into a folder."""
 
 from __future__ import annotations
 

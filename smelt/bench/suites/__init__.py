@@ -1,1 +1,1 @@
-"""The 163 models of the benchmark: what they are, how they are built, what goes in."""
+"""The 163 models of the benchmark: entries, builders and inputs."""

@@ -1,13 +1,14 @@
 """The 163 models of the PyTorch 2.0 announcement as workloads: 46 Hugging Face, 61 TIMM, 56 TorchBench.
 
 `entries.json` holds one entry a line: how it is built (`builder`), its inputs in two sizes (`cpu`: small enough for a
-laptop; `full`: those of the public benchmark), its loss, and what makes it odd (`note`). `noise` is the relative error
-of float32 gradients against float64 that eager itself showed; a comparison has to allow it. `draws` names random
+laptop; `full`: those of the public benchmark), its loss, and what is unusual about it (`note`). `noise` is the relative
+error of float32 gradients against float64 that eager itself showed; a comparison has to allow it. `draws` names random
 operators other than dropout, and `wake: false` keeps parameters that start at zero as they are. `unable` names
 precisions in which eager fails, with the reason: the row runs in fp32 then, and says so.
 
-`baselines.json` holds eight more models in the same form, which the GPU is measured with, the most telling first. Their
-`defaults` are settings (precision, optimizer), their `modes` those of the compilers: eleven pairs of model and mode.
+`baselines.json` holds eight more models in the same form, with which GPUs are measured, the most informative first.
+Their `defaults` are settings (precision, optimizer), their `modes` those of the compilers: eleven pairs of model and
+mode.
 """
 
 from __future__ import annotations
