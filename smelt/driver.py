@@ -51,7 +51,7 @@ from smelt.graph.nodes.modes import leaving_regions
 from smelt.graph.verify import verified
 from smelt.passes import PassRunner, timed
 from smelt.pipeline import to_emptied, to_halves, to_joint, to_parts, to_prims, to_program
-from smelt.program import Program, load
+from smelt.program import Program, load, prepare
 from smelt.runtime.build import build, flags_for
 from smelt.runtime.compiler_process import CompilerGroup
 from smelt.shapes.size import Size, Symbol, symbols
@@ -142,7 +142,8 @@ def compile_smelt(
     """The whole stack: differentiate, decompose, split, lower, fuse, generate, build."""
     joint, device, halves = halves_of(gm, example_inputs, report, options)
     recordings = Recordings(joint, device, report, options)
-    programs: list[Program] = [load(program, options, recordings.record_part) for program in halves.programs]
+    with timed("load", report):
+        programs: list[Program] = [load(program, options, recordings.record_part) for program in halves.programs]
     programs = recordings.of_graph(programs, [bool(each.parts) for each in halves.programs], halves.old)
     programs = [check(program) for check, program in zip(halves.checks, programs, strict=True)]
     double_backward = DoubleBackward(
@@ -167,7 +168,8 @@ def halves_of(
     halves = _render_halves(joint, options, report, at_once)
     # Only source texts are needed from here on. Loops and schedules are as large as their graphs.
     report.forget(GRAPHS_OF_HALVES)
-    collect_given_up()
+    with timed("collect", report):
+        collect_given_up()
     return joint, device, halves
 
 
@@ -204,7 +206,8 @@ def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool
     # The halves are copies: release the joint graph before kernels are made.
     report.instead("3_prims.py", lambda: "\n".join(map(print_graph, shown)))
     del prims
-    collect_given_up()
+    with timed("collect", report):
+        collect_given_up()
     new_values = range(joint.num_outputs, joint.num_forward)
     checks = [boundary(f"{report.name} forward", forward.graph, new_values)]
     if likely is not None:
@@ -263,7 +266,8 @@ def compile_backward(
     """The backward for a set of used results for which there is none yet."""
     with outside_inference_mode():
         (rendered,) = render_and_build({name: graph}, options, report)
-        program = load(rendered, options)
+        with timed("load", report):
+            program = load(rendered, options)
     report.forget()
     check = backward_boundary(f"{report.name} backward", verified(graph, "prims").graph)
     return check(recorded_alone(program, device, report, options) if device is not None else program)
@@ -287,6 +291,9 @@ def render_and_build(
                 building.append(pool.submit(work))
             except RuntimeError:  # the main thread has ended; another thread or an exit handler goes on
                 work()
+        with timed("load", report):
+            for each in rendered:
+                prepare(each)
         with timed("build", report):  # builds still to wait for
             for future in building:
                 future.result()

@@ -223,9 +223,17 @@ def _observable(rendered: Rendered, scope: dict[str, Any], addresses: dict[str, 
 
 
 def _executed(rendered: Rendered, scope: dict[str, Any]) -> Program:
-    for code in host_code(rendered.host_source, rendered.host_code):
+    for code in rendered.code or host_code(rendered.host_source, rendered.host_code):
         exec(code, scope)
+    rendered.code = None
     return scope["call"]
+
+
+def prepare(rendered: Rendered) -> None:
+    """Compile the host text ahead of `load`, while kernels are being built, for example."""
+    rendered.code = host_code(rendered.host_source, rendered.host_code)
+    for part in rendered.parts:
+        prepare(part)
 
 
 def _release_after_first_call(scope: dict[str, Any]) -> None:

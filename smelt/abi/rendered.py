@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ class Rendered:
         steps: what the text launches and calls, for people; text_of: the kernels of each unit.
         libraries: of the sources, where they are built already: the texts themselves are not needed then.
         host_code: code objects of the host text as bytes (`runtime/host_code.py`), if they were kept.
+        code: the code objects themselves, if they are made already.
         checks: of each launch on a GPU that checks values, in the order of their words behind the fault slot.
     """
 
@@ -53,3 +55,4 @@ class Rendered:
     text_of: Callable[[int], tuple[str, str]] = lambda number: ("", "")
     libraries: list[Any] | None = None
     host_code: bytes | None = None
+    code: list[CodeType] | None = None

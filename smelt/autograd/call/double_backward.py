@@ -71,27 +71,24 @@ class DoubleBackward:
     @cached_property
     def needed(self) -> frozenset[int]:
         """Primals whose values the gradients depend on."""
-        return self._reached(_depends_on)
+        return self._reached(lambda node: False)
 
     @cached_property
     def computed_from(self) -> frozenset[int]:
         """Those of `needed` whose values at the forward matter. The others are only read by the backward, as they are
         when it runs."""
-        late = ("input", "alias")
-        return self._reached(lambda node: [] if node.meta.get("as_saved", "?")[0] in late else _depends_on(node))
+        return self._reached(lambda node: node.meta.get("as_saved", "?")[0] in ("input", "alias"))
 
-    def _reached(self, before: Callable[[fx.Node], Sequence[fx.Node]]) -> frozenset[int]:
+    def _reached(self, is_end: Callable[[fx.Node], bool]) -> frozenset[int]:
+        """Primals on which the gradients depend through nodes that are no end; found in one pass from the last node."""
         graph = self.joint.module.graph
-        primals = {node: i for i, node in enumerate(n for n in graph.nodes if n.op == "placeholder")}
         output: Any = graph.output_node().args[0]
-        waiting = [node for node in self.joint.split_results(output)[1] if isinstance(node, fx.Node)]
-        seen = set(waiting)
-        while waiting:
-            for node in before(waiting.pop()):
-                if node not in seen:
-                    seen.add(node)
-                    waiting.append(node)
-        return frozenset(i for node, i in primals.items() if node in seen and i < self.joint.num_primals)
+        seen = {node for node in self.joint.split_results(output)[1] if isinstance(node, fx.Node)}
+        for node in reversed(graph.nodes):
+            if node in seen and node.op != "placeholder" and not is_end(node):
+                seen.update(_depends_on(node))
+        primals = [node for node in graph.nodes if node.op == "placeholder"][: self.joint.num_primals]
+        return frozenset(i for i, node in enumerate(primals) if node in seen)
 
     @cached_property
     def wanted(self) -> tuple[int, ...]:
@@ -231,7 +228,7 @@ class DoubleBackward:
 def _depends_on(node: fx.Node) -> list[fx.Node]:
     """The operands on whose values this node depends. In training, results of batch norm do not depend on the old
     running statistics, apart from the new ones."""
-    if node.target is operator.getitem and _is_batch_norm(node.args[0]) and node.args[1] in (3, 4):
+    if node.target is operator.getitem and node.args[1] in (3, 4) and _is_batch_norm(node.args[0]):
         return [node.all_input_nodes[0], *node.all_input_nodes[0].all_input_nodes]
     if _is_batch_norm(node):
         return [arg for arg in node.args[:3] if isinstance(arg, fx.Node)]

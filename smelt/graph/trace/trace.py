@@ -549,27 +549,29 @@ def as_traced(
     args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """The arguments with every real tensor replaced by a trace tensor."""
-
-    def foreign(value: Any) -> bool:
-        kind = type(value)
-        if kind is TraceTensor:
-            return False
-        if kind is list or kind is tuple:
-            return any(map(foreign, value))
-        return isinstance(value, torch.Tensor)
-
-    def traced(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(traced(v) for v in value)
-        if isinstance(value, torch.Tensor) and type(value) is not TraceTensor:
-            return trace_like(value.detach()) if recorder is None else recorder.constant(value)
-        return value
-
-    if any(map(foreign, args)):
-        args = tuple(traced(a) for a in args)
-    if kwargs and any(map(foreign, kwargs.values())):
-        kwargs = {k: traced(v) for k, v in kwargs.items()}
+    if any(map(_is_real, args)):
+        args = tuple([_traced(a, recorder) for a in args])
+    if kwargs and any(map(_is_real, kwargs.values())):
+        kwargs = {k: _traced(v, recorder) for k, v in kwargs.items()}
     return args, kwargs
+
+
+def _is_real(value: Any) -> bool:
+    """Whether it is, or a list or tuple contains, a real tensor."""
+    kind = type(value)
+    if kind is TraceTensor:
+        return False
+    if kind is list or kind is tuple:
+        return any(map(_is_real, value))
+    return isinstance(value, torch.Tensor)
+
+
+def _traced(value: Any, recorder: Recorder | None) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_traced(v, recorder) for v in value)
+    if isinstance(value, torch.Tensor) and type(value) is not TraceTensor:
+        return trace_like(value.detach()) if recorder is None else recorder.constant(value)
+    return value
 
 
 def _without_ratios(
