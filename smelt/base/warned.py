@@ -10,8 +10,6 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -60,15 +58,23 @@ _before: dict[str, Any] = {}
 _lock = new_lock()
 
 
-@contextmanager
-def heard(found: list[Warned] | None) -> Iterator[None]:
-    """Warnings of this thread are put into `found`, and the program sees none; None: they are left out."""
-    before = _listening()
-    _listen(_Listening(found, _MODULE["_showwarnmsg_impl"]))
-    try:
-        yield
-    finally:
-        _listen(before)
+class heard:
+    """Warnings of this thread are put into `found`, and the program sees none; None: they are left out.
+
+    A class, since it is entered for each call of torch in a capture: a generator takes twice as long.
+    """
+
+    __slots__ = ("_before", "_found")
+
+    def __init__(self, found: list[Warned] | None) -> None:
+        self._found = found
+
+    def __enter__(self) -> None:
+        self._before = _listening()
+        _listen(_Listening(self._found, _MODULE["_showwarnmsg_impl"]))
+
+    def __exit__(self, *_: object) -> None:
+        _listen(self._before)
 
 
 def _listening() -> _Listening | None:

@@ -46,12 +46,13 @@ class Frame:
         kw_names: names for the next CALL (3.11, 3.12).
         callers: the locations of its callers at the time of the call, innermost first.
         value: what the frame returned or yielded last.
+        catching: whether its clauses take errors of an operation at an instruction, see `fallible_ops`.
     """
 
     __slots__ = (
         "decoded", "code", "locals", "stack", "pc", "globals", "function", "handled", "handled_at",
         "kw_names", "value", "generator", "callers",
-        "closure",
+        "closure", "catching",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +76,7 @@ class Frame:
         self.callers: Callers = None
         self.value: Any = None
         self.generator: Any = None
+        self.catching: dict[tuple[Any, ...], bool] = {}
 
     def release(self) -> None:
         """Drop the references to the program's objects: the capture is over."""

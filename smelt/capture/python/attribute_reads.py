@@ -30,6 +30,8 @@ from smelt.graph.trace.trace import TraceTensor
 _GET = vars(torch.nn.Module)["__getattr__"]  # read at import: the program may replace it for a time
 MISS = object()
 """Result of a lookup that found no attribute."""
+_UNKNOWN = object()
+"""Stands for the result of a lookup that was not made yet."""
 
 _GENERIC = (object.__getattribute__, BaseException.__getattribute__, dict.__getattribute__, tuple.__getattribute__)
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -50,8 +52,8 @@ def find_in_class(vm: Interpreter, cls: type, name: str) -> Any:
 def _outside_in_class(vm: Interpreter, cls: type, name: str) -> object:
     """The same, ignoring what the program has written."""
     key = (id(cls), name)  # by identity: a metaclass may define its own hash, or none
-    found = vm.python.lookups.get(key, MISS)
-    if found is MISS:
+    found = vm.python.lookups.get(key, _UNKNOWN)
+    if found is _UNKNOWN:
         found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISS)
         if id(cls) in vm.python.made_classes:
             _guard_before(vm, cls, name)

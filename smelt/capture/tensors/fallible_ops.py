@@ -18,6 +18,7 @@ from smelt.base.python_text import module_name
 from smelt.base.torch_private import OpOverload, OpOverloadPacket
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.except_clauses import Errors, acts_on
+from smelt.capture.core.frames import Frame
 from smelt.capture.core.interface import Args, Interpreter
 from smelt.capture.python.effects import Deferred
 from smelt.capture.tensors.trace_call import name_of
@@ -170,6 +171,15 @@ def _is_caught(vm: Interpreter, errors: Errors, but: Errors = ()) -> bool:
     """Whether a clause around the operation takes one of these errors; see `acts_on`."""
     # runs for each operation of the graph: most frames have no statement that could catch an error
     for frame in vm.frames:
-        if frame.decoded.handlers and acts_on(frame, frame.pc - 1, errors, True, but):
+        if frame.decoded.handlers and _is_caught_in(frame, errors, but):
             return True
     return False
+
+
+def _is_caught_in(frame: Frame, errors: Errors, but: Errors) -> bool:
+    """The same for the clauses of one frame, which is asked for each operation of the functions that it calls."""
+    key = (frame.pc, errors, but)
+    known = frame.catching.get(key)
+    if known is None:
+        known = frame.catching[key] = acts_on(frame, frame.pc - 1, errors, True, but)
+    return known

@@ -116,12 +116,21 @@ def meta_of(tensor: torch.Tensor) -> TensorMeta:
     """The metadata of a tensor (real or traced)."""
     view: Any = getattr(tensor, "storage_view", None)
     if view is not None:
-        return replace(view.layout.val, requires_grad=bool(tensor.requires_grad))
+        return _with_gradient(view.layout.val, bool(tensor.requires_grad))
     if is_opaque(tensor):
         return _opaque_meta(tensor)
     return TensorMeta(
         tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), tensor.device, bool(tensor.requires_grad)
     )
+
+
+def _with_gradient(meta: TensorMeta, requires_grad: bool) -> TensorMeta:
+    """The same metadata with this `requires_grad`. Runs for each node: `replace` takes four times as long."""
+    if meta.requires_grad is requires_grad:
+        return meta
+    if type(meta) is not TensorMeta:
+        return replace(meta, requires_grad=requires_grad)
+    return TensorMeta(meta.shape, meta.dtype, meta.stride, meta.device, requires_grad)
 
 
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:

@@ -6,7 +6,9 @@ it is run or read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from torch import fx
@@ -35,7 +37,7 @@ class Graph(fx.Graph):
         type_expr: Any = None,
     ) -> fx.Node:
         """A new node at the insertion point."""
-        node = super().create_node(op, target, None, None, name, type_expr)
+        node = super().create_node(op, target, None, None, _name_of(target) if name is None else name, type_expr)
         if args:
             _set_args(node, args)
         if kwargs:
@@ -51,6 +53,22 @@ class Graph(fx.Graph):
             _set_kwargs(copy, map_arg(node.kwargs, arg_transform))
         copy.meta.update(node.meta)
         return copy
+
+
+def _name_of(target: Any) -> str:
+    """What fx names a node after that calls `target`."""
+    if not isinstance(target, str):
+        return _snake_case(target.__name__)
+    return _snake_case(target[2:-2] if target.startswith("__") and target.endswith("__") else target)
+
+
+@lru_cache(4096)
+def _snake_case(name: str) -> str:
+    """`aB` as `a_b`. Cached: a graph calls few functions in many nodes."""
+    return _INNER_CAPITAL.sub(r"_\1", name).lower()
+
+
+_INNER_CAPITAL = re.compile(r"(?<=[a-z])([A-Z])")
 
 
 class GraphModule(fx.GraphModule):

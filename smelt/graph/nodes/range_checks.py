@@ -194,7 +194,10 @@ _RUN_IF_UNUSED: frozenset[OpOverload] = frozenset(
 
 def looks_at_values(func: OpOverload) -> bool:
     """Whether the operator raises for some values of its operands."""
-    return func in _RULES or func in _RUN_IF_UNUSED or func is aten._linalg_check_errors.default
+    return func in _LOOKING
+
+
+_LOOKING = frozenset({*_RULES, *_RUN_IF_UNUSED, aten._linalg_check_errors.default})
 
 
 def runs_by_itself(node: fx.Node) -> bool:

@@ -151,3 +151,21 @@ def test_threads_that_run_a_module_for_the_first_time() -> None:
         assert all(len(set(found)) == 1 and len(found) == 4 for found in [raced() for _ in range(40)])
     finally:
         sys.setswitchinterval(before)
+
+
+TARGETS = (torch.relu, operator.getitem, torch.ops.aten.add.Tensor, torch.nn.functional.gelu, nn.Linear, sum, "aB")
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_nodes_are_named_as_fx_does(target: Any) -> None:
+    op = "call_method" if isinstance(target, str) else "call_function"
+    made = [[graph.create_node(op, target).name for _ in range(3)] for graph in (Graph(), fx.Graph())]
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("target", ["__add__", "weight", "layer.innerWeight", "ALL_CAPS", "in", "2x"])
+def test_inputs_and_attributes_are_named_as_fx_does(target: str) -> None:
+    made = [
+        [graph.create_node(op, target).name for op in ("placeholder", "get_attr")] for graph in (Graph(), fx.Graph())
+    ]
+    assert made[0] == made[1]

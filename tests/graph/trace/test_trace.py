@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 
 from smelt.base.errors import Unsupported
 from smelt.graph.ir.meta import TensorMeta
-from smelt.graph.trace.trace import DataDependent, TraceMode, TraceTensor, argument, trace_like
+from smelt.graph.trace.trace import DataDependent, TraceMode, TraceTensor, argument, as_traced, trace_like
 
 aten = torch.ops.aten
 
@@ -182,3 +183,17 @@ def test_a_result_that_nothing_is_known_of_is_refused() -> None:
     assert trace_like(torch.zeros(2, 2)).to_sparse().layout is torch.sparse_coo
     with pytest.raises(Unsupported, match="to_mkldnn"):
         trace_like(torch.zeros(2, 2)).to_mkldnn()
+
+
+def test_arguments_are_looked_through_without_cycles() -> None:
+    """This runs for each operator: what only the collector could free would stay until a compilation has ended."""
+    args, kwargs = as_traced((1, [2.0, torch.ones(2)]), {"a": torch.ones(3), "b": None}, None)
+    assert type(args[1][1]) is TraceTensor and args[0] == 1 and type(kwargs["a"]) is TraceTensor
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            as_traced((1, [2.0, (3,)]), {"a": None}, None)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
