@@ -32,6 +32,8 @@ class Recordings:
         copied_out_results: most results returned as copies if it is unknown which results callers get.
         known_kinds: most kinds of calls whose observations are remembered.
         moved_bytes: most bytes of inputs that may have moved in a call of a known kind.
+        parameter_moves: places that the memory of the same parameters has left until their program is no longer
+            recorded.
     """
 
     spare_bytes: int = 32 << 20
@@ -47,6 +49,7 @@ class Recordings:
     copied_out_results: int = 8
     known_kinds: int = 512
     moved_bytes: int = 1 << 20
+    parameter_moves: int = 3
 
 
 @dataclass(frozen=True)

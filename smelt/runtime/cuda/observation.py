@@ -93,8 +93,18 @@ class Observation:
     def look(self, inputs: Sequence[Any]) -> None:
         """Record inputs as those of the last call."""
         self.seen = [
-            (data_ptr(t), WeakStorage(t)) if isinstance(t, torch.Tensor) and t.numel() else None for t in inputs
+            (data_ptr(t), WeakStorage(t), _start(t)) if isinstance(t, torch.Tensor) and t.numel() else None
+            for t in inputs
         ]
+
+    def storages(self, positions: Iterable[int]) -> tuple[tuple[int, int], ...]:
+        """(identity of the storage, offset in it in bytes) of what was seen at these positions, wherever it lay."""
+        seen = (self.seen[i] for i in positions)
+        return tuple((each[1].pointer, each[0] - each[2]) for each in seen if each is not None)
+
+    def starts(self, positions: Iterable[int]) -> tuple[int, ...]:
+        """Addresses at which these storages began."""
+        return tuple(seen[2] for i in positions if (seen := self.seen[i]) is not None)
 
     def moved(self, inputs: Sequence[Any], kind: tuple[Any, ...], but: Collection[int]) -> set[int]:
         """Positions of inputs, other than `but`, whose storage has changed."""
@@ -106,6 +116,11 @@ class Observation:
             and i not in but
             and not (seen[0] == data_ptr(tensor) and seen[1].holds(tensor))
         }
+
+
+def _start(tensor: torch.Tensor) -> int:
+    """The address at which the tensor's storage begins."""
+    return data_ptr(tensor) - int(tensor.storage_offset()) * tensor.dtype.itemsize
 
 
 def bytes_of(inputs: Sequence[Any], positions: Collection[int]) -> int:

@@ -221,8 +221,33 @@ class RecordedProgram:
             del self.kinds[next(iter(self.kinds))]
         self.device.begin_kind(self.owner)
         self._num_sets = None
-        kind = self.kinds[key] = Kind(Observation(inputs), parameter_positions(inputs))
+        kind = Kind(Observation(inputs), parameter_positions(inputs))
+        self._look_for_moves(kind)
+        self.kinds[key] = kind
         return kind
+
+    def _look_for_moves(self, kind: Kind) -> None:
+        """Drop recordings for where a new kind's parameters were, and record no more if they move again and again.
+
+        Whoever shards parameters frees their memory after a call and allocates it before the next one, wherever there
+        is room; a recording for one place would keep its memory, and seldom match.
+        """
+        positions, before = kind.positions, []
+        storages, starts = kind.observed.storages(positions), kind.observed.starts(positions)
+        for known in self.kinds.values():
+            if storages and known.positions == positions and known.observed.storages(positions) == storages:
+                if known.observed.starts(positions) != starts:
+                    before.append(known)
+        for known in before:
+            self._drop(known, known.recordings)
+        if len({known.observed.starts(positions) for known in before}) >= RECORDINGS.parameter_moves:
+            self._end("the memory of its parameters is freed and allocated again between calls")
+
+    def _end(self, why: str) -> None:
+        """Record no more, and free all recordings."""
+        self.refused = why
+        self.recordings, self.kinds = [], {}
+        count_named("cuda_graph_reasons", {f"{self.name}: no CUDA graph: {why}": 1})
 
     def _known_but_for_outputs(self, key: tuple[Any, ...], inputs: list[Any]) -> Kind | None:
         """The known kind of a call that differs only in having results of a recording, saved by forward, as inputs."""
@@ -324,8 +349,9 @@ class RecordedProgram:
         Counted once after each new kind: a program at its limit asks at every call.
         """
         if self._num_sets is None:
-            alive = [(key, kind.positions) for key, kind in self.kinds.items() if kind.observed.alive(kind.positions)]
-            self._num_sets = max(1, len({tuple(key[i] for i in positions) for key, positions in alive}))
+            seen = ((kind.observed, kind.positions) for kind in self.kinds.values())
+            alive = {observed.storages(positions) for observed, positions in seen if observed.alive(positions)}
+            self._num_sets = max(1, len(alive))
         return self._num_sets
 
     def _refuse(self, kind: Kind, size: int, spare: int) -> str:

@@ -354,6 +354,63 @@ def test_a_parameter_that_was_replaced(device, recorder):
     assert device.records == 3
 
 
+def _freed_and_allocated_again(weights, taken, spaces):
+    """What sharding does between calls: the same storages, other memory."""
+    for weight in weights:
+        size, storage = weight.untyped_storage().nbytes(), weight.untyped_storage()
+        storage.resize_(0)
+        storage.resize_(size)
+        while storage.data_ptr() in taken:
+            storage.resize_(0)
+            spaces.append(torch.empty(size, dtype=torch.uint8))  # the allocator gives no memory that is in use
+            storage.resize_(size)
+        taken.add(storage.data_ptr())
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("calls", [1, 2, 3], ids=lambda n: f"{n} calls in each place")
+def test_parameters_whose_memory_moves_end_recording_and_free_what_was_recorded(device, recorder, blocks, calls):
+    weights = [torch.nn.Parameter(torch.empty(1024)) for _ in range(blocks)]
+    call = recorder.wrap(lambda inputs: [inputs[0] * inputs[1]], "forward")
+    taken, spaces, kept, x = set(), [], [], torch.arange(1024.0)
+    with torch.no_grad():
+        for place in range(8):
+            _freed_and_allocated_again(weights, taken, spaces)
+            for i in range(calls * blocks):
+                weights[i % blocks].fill_(place)
+                assert torch.equal(call([x, weights[i % blocks]])[0], x * place)
+            kept.append(len(call.recordings))
+    recorded = blocks * (calls > 1)
+    assert kept == [recorded] * 3 + [0] * 5 and device.records == 3 * recorded
+    assert not device.kept and not device.outputs and not device.fixed
+    assert recorder.reasons() == [
+        "f, forward: no CUDA graph: the memory of its parameters is freed and allocated again between calls"
+    ]
+
+
+def test_parameters_that_come_back_to_a_place_are_recorded_there(device, recorder):
+    places = [torch.full((64,), float(i)) for i in range(2)]
+    weight = torch.nn.Parameter(torch.empty(64))
+    call = recorder.wrap(lambda inputs: [inputs[0] * 2], "forward")
+    for i in range(12):
+        with torch.no_grad():
+            weight.set_(places[i % 2])
+            assert torch.equal(call([weight])[0], weight * 2)
+    assert device.records == 2 and device.replays == 10
+
+
+def test_blocks_in_one_storage_have_not_moved(device, recorder):
+    flat = torch.zeros(20 * 64)
+    weights = [torch.nn.Parameter(part) for part in flat.split(64)]
+    call = recorder.wrap(lambda inputs: [inputs[0] * 2], "forward")
+    with torch.no_grad():
+        for step in range(4):
+            flat.fill_(step)
+            for weight in weights:
+                assert torch.equal(call([weight])[0], weight * 2)
+    assert device.records == 20 and device.replays == 60 and not call.full
+
+
 def test_an_input_that_moves_once_it_was_recorded(device, recorder):
     x = torch.ones(3)
     call = recorder.wrap(lambda inputs: [inputs[0] * 2], "forward")
