@@ -298,6 +298,9 @@ class Session(Diagnostics):
             self._failed(site, error)
             return None
         raise_heard()  # drops a capture that went on although a signal handler raised
+        if stop is not None and _calls_hooks_alone(stop, vm, frame):
+            site.given_up = True
+            return None
         try:
             self._finish(key, site, vm, frame, stop)
         except (Break, CannotRebuild) as refused:
@@ -652,6 +655,17 @@ _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_G
 _MAX_IDLE_FRAMES = 4
 _MAX_SCHEDULE_ENTRIES = 2
 """Maximum number of entries of a site for the branches of a learning-rate schedule."""
+
+
+def _calls_hooks_alone(stop: Break, vm: Interpreter, frame: Frame) -> bool:
+    """Whether the frame is a module's own `__call__` that computes nothing before hooks which no graph can hold.
+
+    It runs as Python then, like `nn.Module.__call__` of other modules: hooks around `forward`, whose frame is captured.
+    """
+    if not stop.of_hook or frame.code.co_name != "__call__" or not vm.outermost.is_empty:
+        return False
+    called = frame.locals[0]
+    return isinstance(called.value if isinstance(called, Unread) else called, torch.nn.Module)
 
 
 def _looks_at(stop: Break, frame: Frame) -> bool:

@@ -37,6 +37,7 @@ class Break(BaseException):
 
     Attributes:
         because: guards (source, kind, operand) under which the reason for the break holds.
+        of_hook: a hook of a module met it, before or after that module's `forward`.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Break(BaseException):
         self.title, self.why, self.hint, self.silent, self.in_frame = title, why, hint, silent, in_frame
         self.at: At | None = None
         self.because: list[tuple[Any, int, Any]] = []
+        self.of_hook = False
 
 
 class Restart(BaseException):

@@ -205,6 +205,11 @@ class Tensors:
         self.inputs.append(Input(value, source, node))
         return node
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the graph computes nothing yet."""
+        return self._first is None
+
     def is_input_memory(self, tensor: TraceTensor) -> bool:
         """Whether the tensor lies in the memory of an input."""
         return id(tensor.storage_view.storage) in self._owners

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -51,19 +52,32 @@ def call_with_hooks(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwar
     backward = _backward_hooks(vm, module)
     for hook, with_kwargs in _forward_hooks(vm, module, "_forward_pre_hooks"):
         if with_kwargs:
-            changed = vm.call(hook, (module, args, kwargs), {})
+            with _noting_hook():
+                changed = vm.call(hook, (module, args, kwargs), {})
             args, kwargs = (args, kwargs) if changed is None else changed
         else:
-            changed = vm.call(hook, (module, args), {})
+            with _noting_hook():
+                changed = vm.call(hook, (module, args), {})
             args = args if changed is None else changed if isinstance(changed, tuple) else (changed,)
     around = None
     if backward:
         around, args = _enter_boundary(vm, module, args)
     out = vm.call(vm.load_attr(module, "forward"), args, kwargs)
     for hook, with_kwargs in _forward_hooks(vm, module, "_forward_hooks"):
-        changed = vm.call(hook, (module, args, kwargs, out) if with_kwargs else (module, args, out), {})
+        with _noting_hook():
+            changed = vm.call(hook, (module, args, kwargs, out) if with_kwargs else (module, args, out), {})
         out = out if changed is None else changed
     return out if around is None else _leave_boundary(vm, around, out)
+
+
+@contextmanager
+def _noting_hook() -> Iterator[None]:
+    """Breaks inside are those of a hook."""
+    try:
+        yield
+    except Break as stop:
+        stop.of_hook = True
+        raise
 
 
 def _forward_hooks(vm: Interpreter, module: nn.Module, table: str) -> Iterator[tuple[object, bool]]:

@@ -125,3 +125,68 @@ def test_registered_and_removed_while_it_runs(late: bool) -> None:
     for _ in range(3):
         torch.testing.assert_close(run(block, X), call(block, X))
         assert operator.length_hint(block._forward_pre_hooks) == 1
+
+
+class _Calling(nn.Module):
+    """A layer whose class has a `__call__` of its own, as those of libraries have."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def __call__(self, *args, **kwargs):
+        kwargs.setdefault("scale", 2.0)
+        return super().__call__(*args, **kwargs)
+
+    def forward(self, x, scale):
+        return self.inner(x).relu() * scale
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("place", ["before", "after", "both"])
+def test_hooks_that_no_graph_holds_run_around_a_call_of_ones_own(place, fullgraph):
+    """As around `nn.Module.__call__`: in eager's order, with its arguments, and without a graph break."""
+
+    def run(compile):
+        smelt.reset()
+        torch.manual_seed(0)
+        net, seen = _Calling(), []
+
+        @torch.compiler.disable
+        def before(module, args, kwargs):
+            seen.append(("before", type(module).__name__, sorted(kwargs.items())))
+            return (args[0] + 1,), {"scale": kwargs["scale"] + 1}
+
+        @torch.compiler.disable
+        def after(module, args, out):
+            seen.append(("after", out.sum().item()))
+            return out * 3
+
+        if place != "after":
+            net.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        if place != "before":
+            net.register_forward_hook(after)
+            net.register_forward_hook(lambda module, args, out: seen.append("last"), prepend=False)
+        call, x = compile(net), torch.ones(2, 4, requires_grad=True)
+        outs = [call(x), call(x, scale=5.0), call(x)]
+        sum(out.sum() for out in outs).backward()
+        return outs, x.grad, seen
+
+    want, got = run(lambda net: net), run(lambda net: smelt.compile(net, fullgraph=fullgraph))
+    stats = smelt.stats()
+    assert stats["breaks"] == 0 and stats["graphs"] >= 1
+    torch.testing.assert_close(got[:2], want[:2])
+    assert [str(s)[:30] for s in got[2]] == [str(s)[:30] for s in want[2]]
+
+
+def test_work_before_such_a_hook_stays_in_a_graph():
+    class Scaled(_Calling):
+        def __call__(self, x):
+            return super().__call__(x.sin().cos() + 1)
+
+    net = Scaled()
+    net.register_forward_hook(torch.compiler.disable(lambda module, args, out: None))
+    smelt.reset()
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(smelt.compile(net)(x), net(x))
+    assert smelt.stats()["breaks"] >= 1 and smelt.stats()["graphs"] >= 2
