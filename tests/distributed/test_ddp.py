@@ -5,10 +5,6 @@ Two processes are begun once and run every case (`ddp_ranks.py`); the tests look
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +12,7 @@ import pytest
 import torch
 
 from tests.distributed.ddp_ranks import CASES, INSIDE
-
-RANKS = Path(__file__).parent / "ddp_ranks.py"
-ROOT = Path(__file__).parents[2]
+from tests.distributed.two_processes import told_by
 
 NEAR = 2e-6
 """Of what is compared, by its largest element. Compiled kernels sum in another order than eager's, over 64 products and
@@ -35,27 +29,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each process has found."""
-    folder = tmp_path_factory.mktemp("ddp")
-    common = {**os.environ, "PYTHONPATH": str(ROOT), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "SMELT_STRICT": "1"}
-    common |= {"MASTER_ADDR": "127.0.0.1", "SMELT_CACHE_DIR": str(folder / "cache")}
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    common |= {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    processes = []
-    for rank in range(2):
-        with open(folder / f"out{rank}", "w") as out:
-            own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            processes.append(subprocess.Popen([sys.executable, str(RANKS)], env=own, stdout=out, stderr=out))
-    try:
-        ended = [process.wait(timeout=120) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    printed = [(folder / f"out{rank}").read_text() for rank in range(2)]
-    assert ended == [0, 0], "\n".join(printed)
-    (line,) = [line for line in printed[0].splitlines() if line.startswith("told ")]
-    found = json.loads(line.removeprefix("told "))
-    assert len(found) == 2
-    return found  # type: ignore[no-any-return]
+    return told_by(Path(__file__).with_name("ddp_ranks.py"), tmp_path_factory.mktemp("ddp"))
 
 
 @pytest.mark.parametrize("way", INSIDE)
