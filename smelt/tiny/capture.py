@@ -52,6 +52,11 @@ def capture(model: nn.Module, calibration_data: Any) -> Captured:
         Unsupported: the model is not one graph.
     """
     images = _images(calibration_data)
+    own = next((one.dtype for one in model.parameters()), images.dtype)
+    if own != images.dtype:
+        raise QuantizeError(
+            f"calibration data are {images.dtype}, the model's parameters {own}", hint=f"images.to({own})"
+        )
     taken: list[tuple[fx.GraphModule, Sequence[torch.Tensor]]] = []
 
     def take(graph: fx.GraphModule, _: Sequence[torch.Tensor]) -> Any:
@@ -89,9 +94,18 @@ def _images(data: Any) -> torch.Tensor:
             "a float model needs calibration data: the ranges of its activations are measured",
             hint="quantize(model, images), some hundred images like those that it will see",
         )
-    batches = [data] if isinstance(data, torch.Tensor) else [_batch(one) for one in data]
+    try:
+        given = [data] if isinstance(data, torch.Tensor) else iter(data)
+    except TypeError as error:
+        raise QuantizeError(
+            f"the calibration data are of type {type(data).__name__}", hint="images, or batches of them"
+        ) from error
+    batches = [_batch(one) for one in given]
     if not batches or sum(len(batch) for batch in batches) == 0:
         raise QuantizeError("the calibration data hold no images")
+    if len(kinds := {(batch.dtype, batch.shape[1:]) for batch in batches}) > 1:
+        shown = " and ".join(sorted(f"{dtype} (n, {', '.join(map(str, shape))})" for dtype, shape in kinds))
+        raise QuantizeError(f"batches of the calibration data differ: {shown}", hint="images of one size and type")
     images = torch.cat(batches)
     if images.ndim != 4 or not images.is_floating_point():
         raise QuantizeError(

@@ -256,13 +256,17 @@ class _Quantizer:
         high = HIGH if limits == float("inf") else min(HIGH, round(limits / tensor.scale) + tensor.zero)
         return low, max(high, low + 1)
 
+    def check_finite(self, node: fx.Node, name: str, *values: np.ndarray) -> None:
+        """Refuse a layer whose parameters are not numbers."""
+        if not all(np.isfinite(one).all() for one in values):
+            raise self.lacks(node, f"{name} has weights or biases that are not finite")
+
     def weights(
         self, node: fx.Node, name: str, x: str, weight: np.ndarray, bias: np.ndarray
     ) -> tuple[Parameter, Parameter]:
         """int8 weights (outputs first) and the int32 bias of a layer that reads a tensor."""
         flat = np.abs(weight).reshape(len(weight), -1).max(1)
-        if not (np.isfinite(flat).all() and np.isfinite(bias).all()):
-            raise self.lacks(node, f"{name} has weights or biases that are not finite")
+        self.check_finite(node, name, weight, bias)
         least = np.abs(bias) / (self.tensors[x].scale * (MOST_BIAS / 4))  # so that the bias has room in int32
         scales = np.maximum(np.maximum(flat / HIGH, least), 1e-12).astype(np.float32)
         shape = (-1,) + (1,) * (weight.ndim - 1)
@@ -327,6 +331,7 @@ class _Quantizer:
         outputs, inputs = weight.shape
         bias = np.zeros(outputs) if bias is None else bias
         name = self.path(*weight_node.all_input_nodes, weight_node)
+        self.check_finite(node, name, weight, bias)
         index = begin // inputs * outputs + torch.arange(outputs)
         each = len(begin) == self.batch
         x = self.as_shape(view.name, (inputs,)) if each else self.positions(view, inputs)

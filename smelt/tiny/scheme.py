@@ -6,6 +6,7 @@ inference. The figures of its five schemes for MCUNet follow from it; `plan` say
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -110,8 +111,8 @@ def from_json(value: object) -> Scheme:
     try:
         assert isinstance(value, dict)
         weights = {int(layer): Fraction(ratio) for layer, ratio in value["weights"].items()}
-        adapters = {int(layer): int(rank) for layer, rank in value.get("adapters", {}).items()}
-        return Scheme(str(value["name"]), int(value["biases"]), weights, adapters)
+        adapters = {int(layer): operator.index(rank) for layer, rank in value.get("adapters", {}).items()}
+        return Scheme(str(value["name"]), operator.index(value["biases"]), weights, adapters)
     except (AssertionError, AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise SchemeError(
             "this is no scheme",

@@ -123,6 +123,8 @@ def test_a_torn_write_gives_the_older_record(name: str, tmp_path: Path) -> None:
     status, values = loaded()
     assert status == 0 and same(values, newer)
     assert same(read_checkpoint(made.folder, made.program, made.identity), newer)
+    later.write_bytes(whole + b"what else is in this sector")
+    assert loaded()[0] == 0 and same(read_checkpoint(made.folder, made.program, made.identity), newer)
     flipped = bytes([*whole[:40], whole[40] ^ 4, *whole[41:]])
     for content in (b"", whole[:10], whole[:-1], whole[: len(whole) // 2], flipped):
         later.write_bytes(content)

@@ -163,6 +163,28 @@ def test_tiny_is_found_after_import_smelt_which_does_not_import_it() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (torch.randn(4, 2, 8, 8).double(), "are torch.float64, the model's parameters torch.float32"),
+        (torch.randn(4, 2, 8, 8).half(), "are torch.float16, the model's parameters torch.float32"),
+        ([torch.randn(2, 2, 8, 8), torch.randn(2, 2, 9, 8)], r"differ: .*\(n, 2, 8, 8\) and .*\(n, 2, 9, 8\)"),
+        (5, "the calibration data are of type int"),
+    ],
+)
+def test_calibration_data_of_other_types_are_told(data: object, told: str) -> None:
+    with pytest.raises(QuantizeError, match=told):
+        quantize(Net(), data)
+
+
+def test_a_classifier_that_is_not_finite_is_told() -> None:
+    net = Net()
+    with torch.no_grad():
+        net.head.weight[0, 0] = float("nan")
+    with pytest.raises(QuantizeError, match="head has weights or biases that are not finite"):
+        quantize(net, torch.randn(4, 2, 8, 8))
+
+
 def test_depthwise_kernels_have_a_largest_extent() -> None:
     net = nn.Sequential(nn.Conv2d(2, 2, (1, 12), groups=2), nn.Flatten(), nn.Linear(12, 2))
     with pytest.raises(QuantizeError, match="depthwise kernels of more than 11"):

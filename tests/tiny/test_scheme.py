@@ -74,7 +74,14 @@ def test_schemes_go_through_json(scheme: Scheme) -> None:
     assert hash(back) == hash(scheme)
 
 
-@pytest.mark.parametrize("value", [None, {}, {"name": "s", "biases": "x", "weights": {}}, {"weights": {"0": "1/0"}}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, {}, {"weights": {"0": "1/0"}}),
+        *({"name": "s", "biases": biases, "weights": {}} for biases in ("x", 1.5)),
+        {"name": "s", "biases": 1, "weights": {}, "adapters": {"0": 1.5}},
+    ],
+)
 def test_other_json_is_no_scheme(value: object) -> None:
     with pytest.raises(SchemeError, match="no scheme"):
         from_json(value)

@@ -12,7 +12,7 @@ from pathlib import Path
 from smelt.base.errors import BuildError
 from smelt.tiny.boards.board import Board
 
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 
 
 class BudgetError(BuildError):

@@ -163,15 +163,18 @@ def read_checkpoint(folder: Path, program: Program, identity: int) -> dict[str, 
             told.append(f"{name} is no checkpoint of this version")
         elif header[2] != identity:
             told.append(f"{name} is of another model")
-        elif len(content) != _HEADER + header[4] + 4 or zlib.crc32(content[:-4]) != int.from_bytes(
-            content[-4:], "little"
-        ):
+        elif not _whole(content, end := _HEADER + header[4]):
             told.append(f"{name} is torn or damaged")
         elif best is None or (header[3] - best[0]) % (1 << 32) < 1 << 31:
-            best = (header[3], content[_HEADER:-4])
+            best = (header[3], content[_HEADER:end])
     if best is None:
         raise SmeltError(f"no checkpoint in {folder} can be read", why="; ".join(told) or "nothing was saved")
     return unpacked(program, best[1])[0]
+
+
+def _whole(content: bytes, end: int) -> bool:
+    """Whether the checksum of the bytes before `end` stands there; a record in flash may have others behind it."""
+    return len(content) >= end + 4 and zlib.crc32(content[:end]) == int.from_bytes(content[end : end + 4], "little")
 
 
 _HEADER = 20
