@@ -53,10 +53,12 @@ from smelt.shapes.unbacked import is_unbacked
 _ELSEWHERE = "move it out of the function, or compile the functions on either side ahead, each by itself"
 
 MOST_STATES = 5
-"""Versions for one kind of call: a number that changes is one of its own for 0, for 1, and for all others."""
+"""Maximum number of versions for one kind of call: a number that changes needs three (for 0, for 1, for all others)."""
 
 MOST_BACKWARDS = 8
-"""Results with gradients, up to which each gets a backward of its own: their sums serve every set of results."""
+"""Maximum number of differentiable results for which each gets its own backward program; the gradients for any set of
+results are sums of what these programs compute.
+"""
 
 
 class Ahead(Artefact):
@@ -79,7 +81,8 @@ class Ahead(Artefact):
         self.function, self.model, self.blobs = function, model, blobs
 
     def add(self, *args: Any, **kwargs: Any) -> Ahead:
-        """Compile a version for such calls, in the present mode (`torch.no_grad()`, `model.eval()`); returns itself.
+        """Compile a version for calls with these kinds of arguments, in the present mode (`torch.no_grad()`,
+        `model.eval()`); returns `self`.
 
         Raises:
             Unsupported: the function is not one graph, or each call changes state so that the next one needs another
@@ -118,7 +121,9 @@ class Ahead(Artefact):
         return first.device
 
     def _data(self, found: CacheEntry, kept: Kept | None, graphs: dict[str, Any]) -> dict[str, Any]:
-        """The data of a version. That of its graph is added to `graphs`: versions may run the same one."""
+        """The data of a version; the data of its graph is added to `graphs`, because several versions may run the same
+        graph.
+        """
         anchors = anchors_of(self.function, self.model)
         encode = Encoder(Names(anchors), self.blobs)
         guards = found.entry.guards
@@ -146,29 +151,29 @@ class Ahead(Artefact):
 
 
 def _number(data: Any, known: dict[str, Any]) -> int:
-    """The position of `data` among those that are known by their text, to which it is added if it is new."""
+    """The position of `data` in `known` (JSON text -> data), to which it is added if it is new."""
     text = json.dumps(data)
     known.setdefault(text, data)
     return [*known].index(text)
 
 
 def _constant(encode: Encoder, value: Any) -> Any:
-    """A constant of residual code as data: itself where it is a plain value, else its name."""
+    """A constant of residual code, encoded: by value if it is a plain value, else as a reference by name."""
     if isinstance(value, functools.partial) and value.func.__name__ == "_failed_later":
         return ["failed"]
     return ["ref", encode.names(value)] if isinstance(value, (dict, list, set)) else encode(value)
 
 
 def compile_ahead(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Ahead:
-    """The artefact of a module or function with a version for such a call; see `Ahead.add`."""
+    """The artefact of a module or function, with a version for calls with these kinds of arguments; see `Ahead.add`."""
     return Ahead(target, options).add(*args, **kwargs)
 
 
 class CompileAhead:
-    """`compiled.aot_compile` of a function.
+    """The attribute `aot_compile` of a compiled function.
 
-    Methods and callable objects are refused. Copies of the callable share this object, which therefore keeps only the
-    class of a callable object.
+    Methods and callable objects are refused. Of a callable object only the class is kept here, since copies of the
+    compiled callable share this object.
     """
 
     def __init__(self, function: Any, options: Options) -> None:
@@ -177,7 +182,7 @@ class CompileAhead:
         self.options = options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Ahead:
-        """An artefact with a version for such a call: only shapes and types of the arguments count."""
+        """An artefact with a version for calls with arguments of these shapes and types; their values are not read."""
         return compile_ahead(self.target, args, kwargs, self.options)
 
 
@@ -212,7 +217,8 @@ class _AheadSession(Session):
         return vm
 
     def versions(self, function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[CacheEntry]:
-        """The versions for such a call, and for later calls where they need others.
+        """The versions for a call with these arguments; more than one if the call changes state so that the next call
+        needs another version.
 
         Raises:
             TypeError: the arguments do not fit the function.
@@ -230,7 +236,7 @@ class _AheadSession(Session):
                 if self.left is None or not left.put(self.left):
                     return
                 changes = Reader(given, function.__globals__, function).changes(self._site(function).versions)
-                if len(changes) < len(self._site(function).versions):  # one of them fits
+                if len(changes) < len(self._site(function).versions):  # an existing version fits the next call
                     return
             raise Unsupported(
                 f"each call of {function.__qualname__} needs a version of its own",
@@ -337,8 +343,10 @@ def _never(*_: Any) -> Any:
 
 
 def _backwards(halves: Halves, report: Report, options: Options) -> dict[tuple[int, ...], Rendered]:
-    """The backward programs by the tangents that they are not given: the likely one, that of all results, and one for
-    each result, of which every set is a sum."""
+    """Backward programs, by the positions of the tangents (gradients of results) that they do not take. There is one
+    for the usual set of results, one for all results, and one for each single result, from whose sums the gradients for
+    any other set follow.
+    """
     assert halves.backward is not None
     tangents = [n for n in halves.backward.graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]
     count = len(tangents)
@@ -355,7 +363,9 @@ def _backwards(halves: Halves, report: Report, options: Options) -> dict[tuple[i
 
 
 def _choices(bound: Bound) -> list[tuple[str, tuple[str, ...], str]]:
-    """The fastest way of an operation, which the first call would look for: timed here, on operands of zeros."""
+    """The fastest candidate for each form of an operation, found by timing on operands of zeros: (operation, names of
+    the candidates, the fastest). A compiled program would do this at its first call.
+    """
     kernel = bound.kernel
     names = tuple(c.name for c in kernel.candidates)
     if len(names) < 2:
@@ -368,7 +378,7 @@ def _choices(bound: Bound) -> list[tuple[str, tuple[str, ...], str]]:
             operands = [None if spec is None else _zeros(spec) for spec in map(spec_of, bound.inputs)]
             try:
                 known = kernel.choose_for(form, operands, [_zeros(spec) for spec in kernel.outputs])
-            except (RuntimeError, TypeError):  # a signature that the program does not use
+            except (RuntimeError, TypeError):  # the program does not call the operation in this form
                 continue
         found.append((operation, names, known))
     return found

@@ -1,4 +1,5 @@
-"""The compiled form of a module: same class family, same state, same keys; only calling it differs.
+"""The compiled form of a module: an instance of a subclass, with the same state and the same keys; only calls of it
+differ.
 
 It shares the original's `__dict__`, so parameters, buffers, hooks, `training` and attributes are one and the
 same for both, and `state_dict()` needs no prefix.
@@ -22,11 +23,13 @@ from smelt.base.errors import OptionError
 from smelt.capture.core.compiler_marks import compiled_elsewhere, original_module, written_as_graph
 
 _classes: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
-"""By the id of the original class, which lives as long as its compiled one."""
+"""id of the original class -> compiled class; the compiled class keeps the original alive, so the id stays valid."""
 
 
 class _Signature:
-    """`inspect.signature` of a compiled module and of its class: that of the original."""
+    """The attribute `__signature__` of compiled modules and of their classes: the signature of the original module or
+    class.
+    """
 
     def __get__(self, module: Any, cls: type) -> inspect.Signature | None:
         if module is not None:
@@ -36,7 +39,7 @@ class _Signature:
 
 
 class _Wrapped:
-    """`__wrapped__` of a compiled module, the original; its class wraps nothing."""
+    """The attribute `__wrapped__`: of a compiled module the original module; a compiled class has no such attribute."""
 
     def __get__(self, module: Any, cls: type) -> Any:
         if module is None or not hasattr(module, "_orig_mod"):
@@ -45,7 +48,9 @@ class _Wrapped:
 
 
 class CompiledModule:
-    """Mixed into a module's class ahead of it. Slots hold what must not enter the shared `__dict__`."""
+    """Base of every compiled class, placed before the original class. Slots hold the attributes that must not enter the
+    shared `__dict__`.
+    """
 
     __slots__ = ("_orig_mod", "_smelt_call", "_smelt_remake")
 
@@ -56,7 +61,7 @@ class CompiledModule:
     __wrapped__ = _Wrapped()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """The class of a compiled module makes ordinary modules: those of the class that was compiled."""
+        """Calling the class of a compiled module makes an ordinary module of the original class."""
         original = cls.__bases__[-1]
         is_twin = _classes.get(id(original)) is cls  # not a class that the program derived from one
         return original(*args, **kwargs) if is_twin else super().__new__(cls)
@@ -70,7 +75,7 @@ class CompiledModule:
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
         try:
             return call(*args, **kwargs)
-        except NameError:  # `symbolic_trace` looks for the original in the model, and finds nothing
+        except NameError:  # `symbolic_trace` did not find the original in the model
             if not written_as_graph():
                 raise
         return super().__call__(*args, **kwargs)  # type: ignore[misc]
@@ -123,18 +128,21 @@ class Recipe(Protocol):
         """Another module, compiled in the same way."""
 
     def reduced(self, module: nn.Module) -> tuple[Any, ...]:
-        """What pickles of the compiled module hold: a function that rebuilds it, and its arguments."""
+        """The content of pickles of the compiled module: a function that rebuilds it, and the arguments of that
+        function.
+        """
 
     def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """The artefact of the module for such a call."""
+        """The artefact of the module with a version for calls with these kinds of arguments; see `smelt.ahead`."""
 
 
 class Remake:
     """Compiles another module with the arguments that the first one was compiled with.
 
     Args:
-        rebuild: `(module, kwargs) -> compiled module`; pickles name it, so it lies at the top level of a module.
-        ahead: compiles it ahead of its first call.
+        rebuild: `(module, kwargs) -> compiled module`; pickles refer to it by name, so it must be a global of a Python
+            module.
+        ahead: `(module, args, kwargs) -> artefact`; None: `aot_compile` raises an error.
     """
 
     def __init__(
@@ -150,11 +158,13 @@ class Remake:
         return self.compile(module, **self.kwargs)
 
     def reduced(self, module: nn.Module) -> tuple[Any, ...]:
-        """Pickles contain no object of smelt's: `torch.load(weights_only=True)` accepts only data."""
+        """See `Recipe.reduced`; contains no instance of smelt's classes, because `torch.load(weights_only=True)`
+        accepts only data.
+        """
         return self.rebuild or self.compile, (module, self.kwargs)
 
     def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """As `Recipe.ahead`."""
+        """The artefact of the module with a version for calls with these kinds of arguments."""
         if self.make_ahead is None:
             raise OptionError("this model is not compiled ahead", hint="smelt.compile(model).aot_compile(...)")
         return self.make_ahead(module, args, kwargs)
@@ -194,7 +204,7 @@ def is_compiled_module(module: Any) -> bool:
 
 
 class _Derived(CompiledModule):
-    """Stands where `CompiledModule` does, ahead of a class that derives from a compiled one."""
+    """Replaces `CompiledModule` as the first base where the original class itself derives from a compiled class."""
 
     __slots__ = ()
     __call__ = CompiledModule.__call__
@@ -235,7 +245,7 @@ def _compiled_class(cls: type) -> type:
         except TypeError as error:
             raise OptionError(f"a module of class {cls.__name__} cannot be compiled", why=str(error)) from error
         compiled.__module__, compiled.__qualname__, compiled.__doc__ = cls.__module__, cls.__qualname__, cls.__doc__
-        if "__firstlineno__" in vars(cls):  # from Python 3.13 on `inspect` finds the source by it
+        if "__firstlineno__" in vars(cls):  # from Python 3.13 on `inspect` finds the source by this attribute
             compiled.__firstlineno__ = cls.__firstlineno__  # type: ignore[attr-defined]
         _classes[id(cls)] = compiled
     return compiled

@@ -15,7 +15,7 @@ from smelt.bench.results import Benchmark, Row
 from smelt.bench.tables import compact_table, one_line, results_table
 
 DETAILED = 8
-"""Up to so many models every contender has a line of its own; beyond, every model has one."""
+"""Up to this number of models each contender gets a line of its own; with more models, each model gets one line."""
 
 
 class LiveTable:
@@ -49,7 +49,7 @@ class LiveTable:
         self._busy[threading.get_ident()] = row, contender, phase
 
     def finished(self, row: Row) -> None:
-        """A row is complete (and in the benchmark)."""
+        """Show that a row is complete; the benchmark already contains it."""
         self._busy.pop(threading.get_ident(), None)
         self._progress.advance(self._bar)
         if not self.console.is_terminal:  # a log cannot show a live table, so it gets each row when it is complete

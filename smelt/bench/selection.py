@@ -40,8 +40,8 @@ def select(selection: Selection) -> list[Workload]:
     """The workloads of a selection.
 
     Raises:
-        OptionError: an unknown model, suite or size; a pattern or shard that is not one, or finds nothing; nothing
-            named; a sample larger than a suite.
+        OptionError: an unknown model, suite or size; a pattern or shard that is malformed or selects nothing; neither
+            models nor a suite given; a sample larger than a suite.
     """
     named = [known_workload(name, selection.size) for name in selection.names]
     found = [dataclasses.replace(each, modes=()) for each in named]

@@ -23,7 +23,7 @@ class OpsRenderer(IndexRenderer, Ops):
 
     def load(self, name: str, index: Index) -> V:
         around = self.masks
-        # otherwise a chain of slice writes would be computed once for each set of conditions
+        # without conditions: otherwise a chain of slice writes would be computed once for each set of conditions
         if self.is_member(name, index):
             self.masks = []
         conditions = frozenset(m.text for m in self.masks)

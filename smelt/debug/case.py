@@ -35,7 +35,7 @@ class Case:
 
     Attributes:
         facts: the literal `CASE`.
-        text: of the script.
+        text: the source of the script.
     """
 
     path: Path

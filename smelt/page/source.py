@@ -10,13 +10,13 @@ from smelt.abi.frame_facts import BreakFacts, FrameFacts, FunctionSource, Locati
 from smelt.page.markup import Markup, element, joined, plural, shortened
 
 LONGEST_LINE = 1000
-"""Characters of a line of source that are shown."""
+"""Maximum number of characters shown of a line of source."""
 
 MOST_NOTES = 60
-"""Guards of one line that are shown."""
+"""Maximum number of guards shown for one line."""
 
 COLOURS = 6
-"""Of graphs, in the style sheet."""
+"""Number of colours for graphs in the style sheet."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class _Line:
 
 
 def source_of(frame: FrameFacts, name: str, first_graph: int) -> Markup:
-    """The functions of a frame, its own first.
+    """The annotated source of the functions that ran in a frame; the frame's own function comes first.
 
     Args:
         name: prefix of the ids.

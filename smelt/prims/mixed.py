@@ -20,8 +20,9 @@ from smelt.prims.registry import DECOMPOSITIONS, Lowering
 from smelt.prims.table import PRIMS
 
 _NAMES = frozenset({torch.ops.aten.alias.default, torch.ops.aten.detach.default})
-"""Operators that return their operand itself (for an input that is saved, for example): operand and result share one
-copy."""
+"""Operators that return their operand itself (as `detach` of an input that is saved): operand and result share one copy
+on the GPU.
+"""
 
 
 class Mixed:
@@ -37,16 +38,18 @@ class Mixed:
         self.made: dict[Node, Callable[[Lowering, torch.device], Node]] = {}
 
     def on_cpu(self, node: Node) -> bool:
-        """Whether all operands and results of an ATen node are on the CPU; False for an operator that returns its
-        operand."""
+        """Whether the node stays an ATen operator on the CPU: all its operands and results are there. False for an
+        operator that returns its operand.
+        """
         if not self.active or node.target in _NAMES:
             return False
         devices = devices_of(node).union(*map(devices_of, node.all_input_nodes))
         return {device.type for device in devices} == {"cpu"}
 
     def is_of_cpu(self, result: Any) -> bool:
-        """Whether a result is on the CPU, so that no GPU kernel computes it, though it may be created on the GPU if the
-        GPU reads it."""
+        """Whether a result is on the CPU. No GPU kernel computes such a value; a constant among them is created on the
+        GPU as well if an operator there reads it.
+        """
         return self.active and isinstance(result, TensorMeta) and result.device.type == "cpu"
 
     def note_creation(self, value: Any, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -68,8 +71,9 @@ class Mixed:
         self.made[value] = lambda p, device: p.full(meta.shape, number, meta.dtype, device)
 
     def moved(self, p: Lowering, arg: Any) -> Any:
-        """The argument as an operator with result `p.out` takes it: on a GPU, CPU tensors in it are replaced by GPU
-        tensors."""
+        """The argument of the operator with result `p.out`: if that result is on a GPU, CPU tensors in the argument are
+        replaced by tensors on the GPU.
+        """
         if not self.active or not isinstance(p.out, TensorMeta) or p.out.device.type == "cpu":
             return arg
         return self._moved(p, arg, p.out.device)

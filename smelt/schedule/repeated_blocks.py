@@ -53,7 +53,9 @@ def fuse_blocks(
 
 
 def _least_kept(program: LoopProgram, repetition: Repetition, machine: Machine) -> int:
-    """Blocks that must remain for fusion to see more than `readers` kernels at a buffer that all blocks read."""
+    """The number of blocks that must remain so that a buffer which all blocks read still has more readers than
+    `readers`, a limit of fusion.
+    """
     limits = machine.fusion
     for name, users in program.users().items():
         if len(users) > limits.readers and name not in repetition.block and not isinstance(program.nodes[name], Extern):

@@ -1,7 +1,7 @@
-"""What a graph runs as: calls of kernels in order, the values between them, and the parameters that train.
+"""The program of a graph: calls of kernels in order, the values that they pass on, and the parameters that are trained.
 
-`infer_program` is the forward of a graph; `step.step_program` goes on to loss, backward and update. Two tables know a
-kernel by its name: its meaning in torch is in `simulate`, its call in C in `render_c`.
+`infer_program` gives the forward of a graph; `step.step_program` adds loss, backward and update. Two tables are keyed
+by the names of kernels: `simulate` has the computation of each kernel in torch, `render_c` its call in C.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ BYTES = {"int8": 1, "int32": 4, "float32": 4}
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor in the arena. "bit" values hold a bit for each element, in bytes from the lowest bit on."""
+    """A tensor in the arena. A value of dtype "bit" has one bit for each element, eight to a byte, the first in the
+    lowest bit.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -54,13 +56,14 @@ class Call:
     """A call of a kernel.
 
     Attributes:
-        op: the operator of the graph that it belongs to; the depthwise one, of a fused pair.
+        op: the operator of the graph that the call computes or differentiates; for a fused pair, the depthwise
+            convolution.
         reads, writes: names of values.
-        uses, updates: names of trained parameters, as they are before the call and as it leaves them.
+        uses, updates: names of the trained parameters that the call reads, and of those that it writes.
         scratch: bytes that it needs while it runs.
-        in_place: the value that may lie where its first read value lies.
-        expand: the pointwise convolution that is fused into a depthwise one.
-        label: a number of its own among the calls that draw random numbers.
+        in_place: the written value that may have the same address as the first read value.
+        expand: the pointwise convolution that is fused into the depthwise convolution `op`, if any.
+        label: identifies the call among those that draw random numbers, so that their draws differ.
     """
 
     kernel: str
@@ -80,7 +83,7 @@ class Trained:
     """A parameter in RAM.
 
     Attributes:
-        data: what it holds at first, in the form in which it trains: of a sparse layer the updated channels alone.
+        data: the initial content; of a layer that is trained in part, only the updated input channels.
         channels: the input channels that are updated, ascending; None: all of them.
     """
 
@@ -103,16 +106,18 @@ class StepOptions:
     """How parameters are updated.
 
     Attributes:
-        rounding: of int8 weights after an update. "nearest": changes of less than half a step are lost. "stochastic":
-            up or down by chance, right in the mean, some operations a weight more. "latent": to the nearest of a
-            float32 copy, four more bytes a weight. Biases are rounded to the nearest but for "stochastic".
-        momentum: of SGD; above 0 a float32 velocity for each parameter, four more bytes each.
-        scaled: quantisation-aware scaling of gradients (QAS).
-        seed: of rounding by chance.
-        backward: of convolutions and linear layers. "float32": gradients of accumulators as they are. "int8": rounded
-            by chance to int8, one scale for a tensor, so that products and sums are those of integers.
-        held: keep the gradients of all parameters until the walk back is done, and apply them then, as frameworks do.
-            The bits are the same, the memory is not: for comparison.
+        rounding: how int8 weights are rounded after an update. "nearest": changes of less than half a quantisation step
+            are lost. "stochastic": up or down at random, so that the expected value is exact; costs some more
+            operations per weight. "latent": a float32 copy is updated, and the weight is the copy rounded to nearest;
+            costs four more bytes per weight. Biases are rounded at random with "stochastic", to nearest otherwise.
+        momentum: the momentum of SGD; above 0, each element of a parameter needs a float32 velocity (four more bytes).
+        scaled: whether gradients are scaled by quantisation-aware scaling (QAS).
+        seed: the seed of random rounding.
+        backward: the dtype in which convolutions and linear layers take the gradients of their accumulators. "float32":
+            unchanged. "int8": rounded at random to int8, with one scale per tensor, so that products and sums are
+            computed in integers.
+        held: keep the gradients of all parameters until the backward is complete and then update, as frameworks do.
+            Results are bit for bit the same but more memory is needed; meant for comparison.
     """
 
     rounding: str = "stochastic"
@@ -131,38 +136,38 @@ class StepOptions:
             raise OptionError(f"momentum is {self.momentum}", hint="at least 0 and below 1")
 
     def salt(self, label: int) -> int:
-        """What tells the draws of one update from those of others, 32 bits."""
+        """The 32-bit seed of the random numbers of the update with this label."""
         return (self.seed * 0x27D4EB2F + label * 0x165667B1) & 0xFFFFFFFF
 
 
 def latent_name(parameter: str) -> str:
-    """The float32 copy of an int8 weight."""
+    """The name of the float32 copy of an int8 weight."""
     return f"{parameter}.latent"
 
 
 def velocity_name(parameter: str) -> str:
-    """The velocity of a parameter."""
+    """The name of a parameter's velocity."""
     return f"{parameter}.velocity"
 
 
 def adapter_names(layer: Layer) -> tuple[str, str]:
-    """The two matrices of a layer's low-rank adapter: (rank, inputs) and (outputs, rank)."""
+    """The names of the two matrices of a layer's low-rank adapter, of shapes (rank, inputs) and (outputs, rank)."""
     return f"{layer.name}.down", f"{layer.name}.up"
 
 
 def hidden_name(layer: Layer) -> str:
-    """What the first matrix of an adapter makes of the layer's input."""
+    """The name of the product of a layer's input and the first matrix of its adapter."""
     return f"{layer.name}.hidden"
 
 
 def gradient_name(parameter: str) -> str:
-    """The gradient of a parameter, where it is held."""
+    """The name of the gradient of a parameter, under the option `held`."""
     return f"d {parameter}"
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Calls in order, over values by name. `logits` are read by whoever called it."""
+    """Calls in order, and by name the values that they use. `logits` names the value that is the result."""
 
     graph: Int8Graph
     values: dict[str, Value]
@@ -176,7 +181,7 @@ class Builder:
     """Collects the values and calls of a program.
 
     Attributes:
-        buffer_of: the value that holds each tensor of the graph; of a flattened one, that of its source.
+        buffer_of: tensor of the graph -> the value that holds it; a flattened tensor is in the value of its source.
     """
 
     def __init__(self, graph: Int8Graph) -> None:
@@ -186,31 +191,31 @@ class Builder:
         self.buffer_of: dict[str, str] = {graph.input: self.tensor(graph.input)}
 
     def value(self, name: str, shape: Iterable[int], dtype: str) -> str:
-        """A new value."""
+        """Add a value of this name, shape and dtype; returns the name."""
         assert name not in self.values, name
         self.values[name] = Value(name, tuple(shape), dtype)
         return name
 
     def tensor(self, name: str) -> str:
-        """A value for a tensor of the graph."""
+        """Add a value with the shape and dtype of a tensor of the graph; returns its name."""
         tensor = self.graph.tensors[name]
         return self.value(name, tensor.shape, tensor.dtype)
 
     def call(
         self, kernel: str, op: Operator | None, reads: Iterable[str], writes: Iterable[str], **more: object
     ) -> None:
-        """A call, after all others."""
+        """Append a call; `more`: further fields of `Call`."""
         self.calls.append(Call(kernel, op, tuple(reads), tuple(writes), **more))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What the backward wants of the forward.
+    """What the forward has to keep for the backward.
 
     Attributes:
         masks: operators whose clamp masks are kept.
-        channels: for some layers, the input channels that are kept apart; None: all, the input itself.
-        ranks: of adapters, by the names of their layers.
+        channels: layer -> the input channels that are copied for the weight gradient; None: the whole input is kept.
+        ranks: name of a layer with an adapter -> the adapter's rank.
         trained: names of the parameters in RAM.
     """
 
@@ -227,7 +232,7 @@ def ranks_of(graph: Int8Graph, trained: Mapping[str, Trained]) -> dict[str, int]
 
 
 def infer_program(graph: Int8Graph, trained: Mapping[str, Trained] | None = None) -> Program:
-    """The forward of a graph, which reads the parameters that train where they are."""
+    """The forward of a graph; it reads trained parameters from RAM, where training steps update them."""
     builder = Builder(graph)
     kept = trained or {}
     channels = {op.name: kept[op.weight.name].channels for op in graph.layers if op.weight.name in kept}
@@ -236,7 +241,7 @@ def infer_program(graph: Int8Graph, trained: Mapping[str, Trained] | None = None
 
 
 def add_forward(builder: Builder, saved: Saved) -> str:
-    """The calls of a graph's operators; returns the value of the logits, float32."""
+    """Add the calls of a graph's operators; returns the name of the value of the logits (float32)."""
     graph = builder.graph
     expanded = _fused(graph, saved)
     for op in graph.operators:
@@ -252,9 +257,11 @@ def add_forward(builder: Builder, saved: Saved) -> str:
 
 
 def _fused(graph: Int8Graph, saved: Saved) -> dict[str, Conv]:
-    """Depthwise convolutions -> the pointwise one before each, whose result then is a channel at a time.
+    """Names of depthwise convolutions -> the pointwise convolution before each that is fused into it: one kernel
+    computes both, with one channel of the intermediate result at a time.
 
-    Where the backward wants nothing of that result, the widest tensors of a network never exist.
+    Only pairs whose intermediate result the backward does not need are fused. The intermediate results, the largest
+    tensors of such networks, then need no memory.
     """
     readers: dict[str, int] = {}
     made: dict[str, Operator] = {}
@@ -296,25 +303,29 @@ def _add_operator(builder: Builder, op: Operator, saved: Saved, expand: Conv | N
 
 
 def _scratch(graph: Int8Graph, op: Operator, expand: Conv | None) -> int:
-    """Bytes of the planes of a depthwise convolution, or of a row of attention."""
+    """Bytes of scratch memory: padded channels of a depthwise convolution, or one row of attention scores (float32)."""
     if isinstance(op, Attention):
         return 4 * keys(graph, op)
     return plane_bytes(graph, op) * (2 if expand else 1) if isinstance(op, Conv) else 0
 
 
 def keys(graph: Int8Graph, op: Attention) -> int:
-    """Positions that attention reads."""
+    """The number of positions of k and v."""
     k = graph.tensors[op.k]
     return k.elements // k.channels
 
 
 def _element_by_element(op: Operator) -> bool:
-    """Whether a kernel may write over its first operand: a depthwise one does it by channels, a norm by positions."""
+    """Whether the kernel of an operator may overwrite its first operand, because it reads all that an output needs
+    before it writes it: a depthwise convolution a channel at a time, a norm a position at a time.
+    """
     return isinstance(op, (Add, AddConstant, Clamp, Lookup, LayerNorm)) or (isinstance(op, Conv) and op.depthwise)
 
 
 def _gathered(builder: Builder, op: Layer, saved: Saved) -> list[str]:
-    """The value of the updated input channels of a layer, if that is not the whole input."""
+    """Add a call that copies the input channels whose weights are updated; the value as a list, empty if no copy is
+    needed.
+    """
     channels = saved.channels.get(op.name)
     if channels is None:
         return []
@@ -324,7 +335,7 @@ def _gathered(builder: Builder, op: Layer, saved: Saved) -> list[str]:
 
 
 def _adapted(builder: Builder, op: Layer, saved: Saved) -> list[str]:
-    """What a layer's adapter makes of its input, if it has one."""
+    """Add the product of a layer's input and its adapter's first matrix; the value as a list, empty without adapter."""
     down, _ = adapter_names(op)
     if down not in saved.trained:
         return []
@@ -335,7 +346,7 @@ def _adapted(builder: Builder, op: Layer, saved: Saved) -> list[str]:
 
 
 def kernel_of(op: Operator) -> str:
-    """The kernel that computes an operator."""
+    """The name of the kernel that computes an operator."""
     match op:
         case Conv():
             return "depthwise" if op.depthwise else "pointwise" if op.pointwise else "conv"
@@ -361,11 +372,13 @@ def kernel_of(op: Operator) -> str:
 
 
 PLANE_SLACK = 8
-"""Bytes behind a plane that kernels may read: they take four at a time."""
+"""Bytes after the end of a plane that kernels may read, because they load four bytes at a time."""
 
 
 def plane_bytes(graph: Int8Graph, op: Conv) -> int:
-    """Bytes of a padded channel of a depthwise convolution's input, in whole words."""
+    """Bytes of one padded input channel (a plane) of a depthwise convolution, in whole words of 4 bytes plus
+    `PLANE_SLACK`.
+    """
     if not op.depthwise:
         return 0
     height, width, _ = graph.tensors[op.x].shape
@@ -373,11 +386,15 @@ def plane_bytes(graph: Int8Graph, op: Conv) -> int:
 
 
 def bordered(op: Conv) -> bool:
-    """Whether the backward of a depthwise convolution puts a border of zeros around the gradient and tests no tap."""
+    """Whether the backward of a depthwise convolution pads the gradient with a border of zeros: then no tap of the
+    kernel needs a test of bounds.
+    """
     return op.stride == 1 and all(pad < extent for pad, extent in zip(op.padding, op.kernel, strict=True))
 
 
 def gradient_plane_elements(graph: Int8Graph, op: Conv, border: bool) -> int:
-    """Elements of a channel of the gradient of a depthwise convolution's result, in a kernel that may border it."""
+    """The number of elements of one channel of the gradient of a depthwise convolution's result; `border`: with a
+    border of zeros (see `bordered`).
+    """
     height, width, _ = graph.tensors[op.x if border else op.y].shape
     return (height + op.kernel[0] - 1) * (width + op.kernel[1] - 1) if border else height * width

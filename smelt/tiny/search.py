@@ -1,8 +1,10 @@
-"""Which scheme learns most within a memory: contributions by trial, then an evolutionary search over their sums.
+"""Searches the scheme that reaches the highest accuracy within a memory limit, by trial trainings and an evolutionary
+search.
 
-After the paper (arXiv 2206.15472, 3.2): what the biases of the last k layers add over the classifier alone, and what a
-share of each layer's weights adds over the biases of that layer and those behind it. Both are accuracies of short
-trainings (`trial`). The public code of the paper does not contain its search.
+As in section 3.2 of the paper (arXiv 2206.15472), short trainings (`trial`) measure contributions: how much accuracy
+rises if the biases of the last k layers are trained besides the classifier, and how much it rises further if a share of
+one layer's weights is trained besides the biases of this and all later layers. The evolutionary search maximizes the
+sum of the contributions. The public code of the paper does not contain its search.
 """
 
 from __future__ import annotations
@@ -31,27 +33,27 @@ from smelt.tiny.trial import Evaluate, Trial
 RATIOS = (Fraction(1, 8), Fraction(1, 4), Fraction(1, 2), Fraction(1))
 """Shares of a layer's input channels that are tried."""
 CALIBRATION = 128
-"""Images that tell the ranges of a model that is not quantised yet."""
+"""Number of images from which the ranges of activations are measured if the model is not quantised yet."""
 
 
 class SearchError(SmeltError):
-    """A search that cannot begin or go on."""
+    """A search cannot start or cannot continue."""
 
 
 @dataclass(frozen=True)
 class Contributions:
-    """What training more adds to the accuracy.
+    """By how much the accuracy rises if more than the classifier is trained.
 
     Attributes:
-        biases: by the number of last layers; 0 for none.
-        weights: by layer and ratio, over the biases from that layer on.
+        biases: number of last layers whose biases are trained -> rise of the accuracy; 0 -> 0.
+        weights: (layer, share of its input channels) -> further rise over training the biases from that layer on.
     """
 
     biases: dict[int, float]
     weights: dict[tuple[int, Fraction], float]
 
     def of(self, scheme: Scheme) -> float:
-        """The sum of a scheme's parts."""
+        """The sum of the contributions of a scheme."""
         return self.biases[scheme.biases] + sum(self.weights[one] for one in scheme.weights.items())
 
 
@@ -68,15 +70,15 @@ def search(
     """The scheme with the largest sum of contributions whose training step fits a memory.
 
     Args:
-        model: an int8 graph that ends in a float classifier, or a model that `quantize` takes, which it is given with
-            some of the images: pixels from -1 to 1, (n, channels, height, width).
+        model: an int8 graph that ends in a float classifier, or a model for `quantize`, whose ranges are measured on
+            some of the images: (n, channels, height, width), pixels from -1 to 1.
         data: labelled images of the task.
-        memory: RAM in all: arena, what trains, stack.
-        seed: of the evolution; the trial has its own.
-        state: a file that holds the accuracies so far: a search that was interrupted goes on from it.
+        memory: the limit of RAM in bytes, for arena, trained parameters and stack together.
+        seed: the seed of the evolutionary search; trainings use that of `trial`.
+        state: a file in which accuracies are stored as they are measured, so that an interrupted search can continue.
 
     Raises:
-        SearchError: not even the classifier alone fits, or the file is of another search.
+        SearchError: not even the classifier alone fits, or the file belongs to another search.
         DataError: the images do not fit the graph.
         QuantizeError: an operator that the target lacks.
     """
@@ -94,7 +96,7 @@ def search(
 def contributions(graph: Int8Graph, evaluate: Evaluate, state: _State | None = None) -> Contributions:
     """The contribution analysis: a training for each number of biases, and for each layer and ratio of its weights.
 
-    Those come in the order of the first layer that they reach, so that what lies before it computes once.
+    The trainings are ordered by the first layer that they train, so that the activations before it are computed once.
     """
     state, count = state or _State(None, 0), len(graph.layers)
     bias_only = [Scheme(f"bias-{count - layer}", count - layer) for layer in range(count + 1)]
@@ -112,16 +114,17 @@ def contributions(graph: Int8Graph, evaluate: Evaluate, state: _State | None = N
 
 
 def best_scheme(graph: Int8Graph, found: Contributions, limit: int, ram: Callable[[Scheme], int], seed: int) -> Scheme:
-    """The best scheme by the sums whose RAM is within a limit.
+    """The scheme with the largest sum of contributions among those whose RAM is within a limit.
 
-    How deep a scheme reaches decides which activations are held; the memory model does not know of those, so the
-    planner says first how many last layers may train. Within them the evolution asks the memory model, which is quick;
-    where the planner needs more than the limit, it is repeated with what is too much taken away.
+    The number of last layers that a scheme trains decides which activations are kept. The memory model (`memory`) does
+    not count those, so the planner (`ram`) first decides how many last layers may be trained at all. The evolutionary
+    search then uses the memory model, which is fast. If its scheme takes more than the limit by the planner, the search
+    is repeated with the limit for the memory model reduced by the excess.
     """
     depth = deepest(len(graph.layers), limit, ram)
     extra = memory(graph, Scheme("all", depth, {len(graph.layers) - n: Fraction(1) for n in range(1, depth + 1)})).total
     extra = min(extra, limit)
-    fitting = [Scheme("searched", biases) for biases in range(depth + 1)]  # also where nothing else does
+    fitting = [Scheme("searched", biases) for biases in range(depth + 1)]  # candidates in any case
     while extra > 0 and depth:
         best = evolve(graph, found, extra, seed, depth)
         over = ram(best) - limit
@@ -133,7 +136,7 @@ def best_scheme(graph: Int8Graph, found: Contributions, limit: int, ram: Callabl
 
 
 def deepest(count: int, limit: int, ram: Callable[[Scheme], int]) -> int:
-    """The number of last layers whose biases may train within a limit."""
+    """The largest number of last layers whose biases can be trained within a limit of RAM."""
     for depth in range(1, count + 1):
         if ram(Scheme("trial", depth)) > limit:
             return depth - 1
@@ -151,11 +154,11 @@ def evolve(
 ) -> Scheme:
     """An evolutionary search for the largest sum whose memory, by the model, is within a limit.
 
-    A quarter of each generation survives; the rest are crossings of two survivors with some genes changed, made smaller
-    where they exceed the limit. The same seed gives the same scheme.
+    A quarter of each generation survives; the others are crossings of two survivors with random mutations, and genes
+    are reduced at random until the limit holds. The same seed gives the same scheme.
 
     Args:
-        depth: the number of last layers of which any may train; default: all.
+        depth: only the last `depth` layers may be trained; default: all.
     """
     random, count = np.random.default_rng(seed), len(graph.layers)
     depth, choices = count if depth is None else depth, len(RATIOS) + 1
@@ -196,7 +199,9 @@ def evolve(
 
 
 def _scheme(genes: Iterable[int], name: str = "trial") -> Scheme:
-    """The first gene is the number of biases, then one for each layer: 0, or a ratio's number from 1."""
+    """The scheme of a genome. The first gene is the number of last layers whose biases are trained. Each further gene
+    is for one layer: 0 if its weights are not trained, else the position in `RATIOS` plus 1.
+    """
     biases, *ratios = (int(one) for one in genes)
     return Scheme(name, biases, {layer: RATIOS[one - 1] for layer, one in enumerate(ratios) if one})
 
@@ -209,7 +214,7 @@ def _identity(graph: Int8Graph, data: Images, trial: Trial) -> int:
 
 
 class _State:
-    """Accuracies by scheme, in a file that is replaced as a whole after each."""
+    """Accuracies by scheme; the file is replaced atomically after each new one."""
 
     def __init__(self, path: str | Path | None, identity: int) -> None:
         self.path, self.identity = None if path is None else Path(path), identity
@@ -230,7 +235,7 @@ class _State:
         self.known = known
 
     def ask(self, scheme: Scheme, evaluate: Evaluate) -> float:
-        """The accuracy of a scheme, from the file if it is there."""
+        """The accuracy of a scheme: the stored one, else that of a new training, which is then stored."""
         key = f"{scheme.biases} {','.join(f'{layer}:{ratio}' for layer, ratio in scheme.weights.items())}"
         if key not in self.known:
             self.known[key] = evaluate(scheme)

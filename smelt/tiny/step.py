@@ -1,8 +1,9 @@
-"""A graph and a scheme in, the training step as one program out: forward, loss, backward and update.
+"""Builds the program of a training step (forward, loss, backward and update) from a graph and a scheme.
 
-The backward is written operator by operator, from the last one to the first that a gradient must reach: gradients that
-no update needs are never asked for. A parameter is updated as soon as its gradient is known, before the walk goes on,
-so no gradient of a weight ever exists as a whole. What reads a weight for the backward comes before its update.
+The backward is built operator by operator, from the last one to the first that a gradient must reach: gradients that no
+update needs are not computed. A parameter is updated as soon as its gradient is known, before the backward of earlier
+operators, so the gradients of weights are never stored. Calls of the backward that read a weight come before its
+update.
 """
 
 from __future__ import annotations
@@ -52,11 +53,15 @@ from smelt.tiny.program import (
 from smelt.tiny.scheme import Scheme
 
 MOST_POSITIONS = (2**31 - 1) // (127 * 255)
-"""Of a result whose int8 gradient is multiplied with an input: sums stay within int32."""
+"""Maximum number of positions of a result whose int8 gradient is multiplied with an input: sums over positions stay
+within int32.
+"""
 
 
 def magnitude_channels(layer: Layer, count: int) -> tuple[int, ...]:
-    """The input channels with the largest sums of absolute real weights, ascending; the first of equal ones."""
+    """The `count` input channels with the largest sums of absolute (dequantised) weights, ascending; of equal sums the
+    first.
+    """
     assert layer.weight.scales is not None
     scales = layer.weight.scales.astype(np.float64)
     weight = np.abs(layer.weight.data.astype(np.float64))
@@ -74,10 +79,11 @@ def trained_parameters(
     options: StepOptions,
     channels: Mapping[int, tuple[int, ...]] | None = None,
 ) -> dict[str, Trained]:
-    """What a scheme trains, by name: parameters as they are in RAM, latent copies and velocities.
+    """What a scheme trains, by name: parameters with their initial content in RAM, latent copies and velocities.
 
     Args:
-        channels: the input channels of some layers, ascending, where not those of largest magnitude.
+        channels: layer number -> the input channels to update, ascending; other layers update those of largest
+            magnitude.
     """
     head = graph.operators[-1]
     assert isinstance(head, Head)
@@ -102,7 +108,9 @@ def trained_parameters(
 
 
 def _adapter(layer: Layer, rank: int, seed: int, number: int) -> list[Trained]:
-    """An adapter that adds nothing at first: small random numbers, and zeros behind them (arXiv 2106.09685)."""
+    """A low-rank adapter whose initial contribution is zero: the first matrix is random, the second zero (arXiv
+    2106.09685).
+    """
     bound = layer.inputs**-0.5
     down = np.random.default_rng([seed, number]).uniform(-bound, bound, (rank, layer.inputs)).astype(np.float32)
     pair = (down, np.zeros((layer.outputs, rank), np.float32))
@@ -133,7 +141,7 @@ def step_program(
 
     Raises:
         SchemeError: the scheme names layers that the graph lacks.
-        OptionError: the graph does not end in a float classifier, or channels are none of a layer's.
+        OptionError: the graph does not end in a float classifier, or `channels` are not channels of the layer.
     """
     options = options or StepOptions()
     scheme.check(graph)
@@ -153,7 +161,7 @@ def step_program(
 
 
 def _reached(graph: Int8Graph, trained: frozenset[str]) -> frozenset[str]:
-    """The tensors that depend on a parameter that trains: the only ones whose gradients are wanted."""
+    """The tensors that depend on a trained parameter: only their gradients are computed."""
     reached: set[str] = set()
     for op in graph.operators:
         own = {one.name for one in parameters(op)} | set(adapter_names(op) if isinstance(op, Layer) else ())
@@ -164,11 +172,11 @@ def _reached(graph: Int8Graph, trained: frozenset[str]) -> frozenset[str]:
 
 @dataclass
 class _Backward:
-    """The walk from the loss back.
+    """Adds the calls of the backward, from the loss to the first trained parameter.
 
     Attributes:
-        gradients: the value that holds the gradient of each tensor so far.
-        late: where gradients of parameters are held, the updates, with their labels, that wait for the end of the walk.
+        gradients: tensor -> the value that holds the sum of its gradients so far.
+        late: under the option `held`, the updates to make after the backward: (operator, parameter, label).
     """
 
     builder: Builder
@@ -191,7 +199,7 @@ class _Backward:
             self.builder.call("apply", op, [gradient_name(name)], [], updates=(name,), label=label)
 
     def operator(self, op: Operator, g: str) -> None:
-        """The backward of one operator, given the gradient of its result."""
+        """Add the backward of one operator, given the value `g` of the gradient of its result."""
         match op:
             case Head():
                 self.head(op, g)
@@ -225,7 +233,7 @@ class _Backward:
         self.update("head_update", op, [g, self.builder.buffer_of[op.x]], [op.weight.name, op.bias.name])
 
     def attention(self, op: Attention, g: str) -> None:
-        """The gradients of q, k and v: one for each tensor that holds some of them."""
+        """Add the gradients of q, k and v; a tensor that holds several (a fused projection) gets one gradient."""
         reads = [g, *(self.builder.buffer_of[name] for name in sources(op))]
         wanted = [name for name in dict.fromkeys(sources(op)) if name in self.reached]
         made = [self.gradient(f"{op.name}.{name}", name) for name in wanted]
@@ -234,7 +242,7 @@ class _Backward:
             self.give(name, one)
 
     def products(self, op: Layer, g: str) -> None:
-        """The gradients of bias, input and weights, given that of the accumulator."""
+        """Add the updates of bias and weights and the gradient of the input, given that of the accumulator (`g`)."""
         if op.bias.name in self.trained:
             self.update("update_bias", op, [g], [op.bias.name])
         low = self.adapter(op, g)
@@ -255,7 +263,9 @@ class _Backward:
             self.update("update_down", op, [low, self.builder.buffer_of[op.x]], [adapter_names(op)[0]])
 
     def adapter(self, op: Layer, g: str) -> str | None:
-        """The gradient of what an adapter's first matrix made, if there is one; its second matrix is updated."""
+        """Add the update of an adapter's second matrix and the gradient of its operand (the product with the first
+        matrix); returns the value of that gradient, None if the layer has no adapter.
+        """
         _, up = adapter_names(op)
         if up not in self.trained:
             return None
@@ -266,7 +276,9 @@ class _Backward:
         return low
 
     def plane(self, op: Conv, form: str) -> int:
-        """Bytes of a channel of the gradient, in int8 or float32."""
+        """Bytes of one channel of the gradient of a depthwise convolution's result; `form` is "_int8", or "" for
+        float32.
+        """
         if form:
             return gradient_plane_elements(self.builder.graph, op, border=False)
         return 4 * gradient_plane_elements(self.builder.graph, op, bordered(op))
@@ -276,7 +288,7 @@ class _Backward:
         return y.elements // y.channels
 
     def in_int8(self, op: Layer, g: str) -> list[str]:
-        """A gradient in int8, and its scale."""
+        """Quantise a gradient to int8; returns the values of the quantised gradient and of its scale."""
         if self.positions(op) > MOST_POSITIONS:
             raise OptionError(
                 f"{op.name} has a result of {self.positions(op):,} positions: sums over them may leave int32",
@@ -298,7 +310,9 @@ class _Backward:
     def to_source(
         self, kernel: str, op: Operator, *g: str, in_place: bool = False, scratch: int = 0, more: str | None = None
     ) -> None:
-        """The gradient of an operator's input, by a kernel, if anybody wants it; `more` is that of an adapter."""
+        """Add the gradient of an operator's input, computed by a kernel, if the input depends on a trained parameter;
+        `more`: the gradient within the operator's adapter, whose share is added.
+        """
         (x,) = sources(op)
         if x not in self.reached:
             return
@@ -313,7 +327,7 @@ class _Backward:
         self.give(x, out)
 
     def give(self, tensor: str, g: str) -> None:
-        """Add a gradient of a tensor to what it has so far."""
+        """Add a gradient to the sum of the gradients of a tensor."""
         if tensor not in self.reached:
             return
         before = self.gradients.get(tensor)
@@ -323,7 +337,9 @@ class _Backward:
         self.gradients[tensor] = g
 
     def update(self, kernel: str, op: Operator, reads: list[str], names: list[str]) -> None:
-        """Update trained parameters of these names, or hold their gradients."""
+        """Add a call that updates the trained parameters `names`, or that stores their gradients under the option
+        `held`.
+        """
         self.labels += len(names)
         if not self.options.held:
             self.builder.call(kernel, op, reads, [], updates=tuple(names), label=self.labels)
@@ -333,5 +349,5 @@ class _Backward:
         self.builder.call(kernel, op, reads, made, label=self.labels)
 
     def gradient(self, name: str, tensor: str) -> str:
-        """A value for a gradient of a tensor."""
+        """Add a value for a gradient of a tensor; returns its name."""
         return self.builder.value(f"d {name}", self.builder.graph.tensors[tensor].shape, "float32")

@@ -52,7 +52,7 @@ class _Checked:
         numbers = {symbol: tensors[at].shape[dim] for symbol, (at, dim) in self._sizes.items()}
         try:
             expected, given = ([meta_in_numbers(m, numbers) for m in metas] for metas in (self._results, self._given))
-        except (KeyError, AssertionError):  # a size is no size of an argument
+        except (KeyError, AssertionError):  # a symbolic size is not the size of an argument
             return self.op(*args, **kwargs)
         in_order = all(map(in_same_order, tensors, given))
         result = self.op(*args, **kwargs)

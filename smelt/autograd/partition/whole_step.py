@@ -1,11 +1,11 @@
 """Recomputation within the graph of a whole training step, which has no separate backward program.
 
-In such a graph nothing separates forward and backward. Fusion would compute values that the backward needs in the
-forward's kernels, which already read the operands, and keep the results in memory, in full precision, until the end of
-the step. So each
-backward of the graph gets copies of the nodes that the minimum cut decides to recompute. A copy reads the same buffers
-as the original kernel; `node.meta["after"]`, the name of a gradient that its first reader also reads, keeps fusion from
-merging the two.
+In such a graph nothing separates forward and backward. Fusion would let the forward's kernels, which already read the
+operands, compute values that only the backward needs, and the results would stay in memory, in full precision, until
+the backward reads them. So each backward of the graph gets copies of the nodes that the minimum cut decides to
+recompute. A copy reads the same buffers as the original, and fusion would merge the two; to prevent this,
+`node.meta["after"]` of the copy names a gradient that the copy's first reader reads as well: the copy is not computed
+before that gradient exists.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Copy:
         return self.of[node] if node in self.late or node in self.kept else self.recomputed[node]
 
     def recompute(self, node: Node) -> None:
-        """Create the second copies, as far as they are missing, of a node and of its operands."""
+        """Create the second copies of a node and of its operands that do not exist yet."""
         stack = [node]
         while stack:
             node = stack[-1]

@@ -52,7 +52,9 @@ class JointReads:
         return self.running or Origin(0, "a part of the program that capture did not see")
 
     def read(self, number: Size | Real, tensor: TraceTensor) -> None:
-        """Record that `number` is read from `tensor`. Operators take an integer as its node, a float as a tensor."""
+        """Record that `number` is read from `tensor`. As an operand of an operator, an integer is represented by its
+        node, a float by a 0-d tensor.
+        """
         value = self.recorder.value(tensor.storage_view)
         if isinstance(number, Real):
             value = self.recorder.emit(aten.view.default, value, [])

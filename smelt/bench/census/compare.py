@@ -14,7 +14,7 @@ ENOUGH = 5
 """Differences of one result that are reported."""
 
 OPAQUE = (type, FunctionType, MethodType, BuiltinFunctionType, ModuleType, nn.Module, torch.Generator)
-"""Values whose kind alone is compared: they hold no result."""
+"""Types of values that contain no results; of such values only the type is compared."""
 
 
 def differences(expected: Any, actual: Any, at: str = "output") -> list[str]:

@@ -1,7 +1,7 @@
 """One architecture in one process: build it, run it in eager, run its captured forward, compare, count breaks.
 
-Each mode (eval without gradients, train with dropout as it is) runs twice on either side, from equal seeds, on copies
-of the model. The second run shows whether the guards of the first one still hold.
+Each mode (eval without gradients, train with dropout as it is) runs twice in eager and twice captured, from equal
+seeds, on copies of the model. The second run shows whether the guards of the first one still hold.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MODES = ("eval", "train")
 SEED = 7
 RUNS = 2
 MIN_SHARED_PARAMETERS = 50_000_000
-"""Parameters, from which on copies share them."""
+"""From this number of parameters on, copies of a model share its parameters."""
 
 
 class EagerFails(Exception):
@@ -157,7 +157,9 @@ def compare(expected: Ran, actual: Ran) -> list[str]:
 
 
 def mirror(model: nn.Module) -> nn.Module:
-    """A copy; that of a large model shares its parameters (some models write to theirs, but not large ones)."""
+    """A copy of the model. A copy of a large model shares its parameters: only some small models write to their
+    parameters.
+    """
     large = sum(p.numel() for p in model.parameters()) > MIN_SHARED_PARAMETERS
     return copy.deepcopy(model, {id(p): p for p in model.parameters()} if large else None)
 

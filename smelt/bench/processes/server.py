@@ -1,9 +1,9 @@
 """The child side of `process`: imports torch and the model libraries once, then forks a process for each task.
 
-A fork costs milliseconds where starting Python with these libraries costs seconds, and still every task has memory,
-threads and caches of its own. Nothing here may start threads (which a fork does not inherit) or import a compiler
-(whose import is part of its cold start). One line of JSON per request on standard input, one per event on standard
-output: `{"pid": ...}` when a task has begun, `{"code": ...}` when it has ended (negative: the signal that ended it).
+A fork takes milliseconds, while starting Python with these libraries takes seconds; every task still has its own
+memory, threads and caches. Nothing here may start threads (which a fork does not inherit) or import a compiler (whose
+import is part of its cold start). One line of JSON per request on standard input, one per event on standard output:
+`{"pid": ...}` when a task has begun, `{"code": ...}` when it has ended (negative: the signal that ended it).
 """
 
 from __future__ import annotations
@@ -30,13 +30,17 @@ LIBRARIES = {
     "timm": ["timm"],
     "transformers": ["transformers", "transformers.modeling_utils", "transformers.loss.loss_utils"],
 }
-"""The modules worth importing before the first task, by the package that a workload needs."""
+"""Package that a workload needs -> modules to import before the first task, because their import is slow."""
 
 COMPILER = "smelt"
-"""Named as a package, has the compiler of this project imported too, by those who do not measure cold starts."""
+"""If `packages` contains this name, the compiler of this project is imported as well: for runs that do not measure cold
+starts.
+"""
 
 OPTIMIZERS = "torch.optim"
-"""Named as a package, has an optimizer made: with the first of a process PyTorch imports its compiler, in 1.5 s."""
+"""If `packages` contains this name, an optimizer is created: the first one of a process makes PyTorch import its
+compiler, which takes 1.5 s.
+"""
 
 
 def preload(packages: Sequence[str]) -> None:

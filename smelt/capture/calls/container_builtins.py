@@ -27,11 +27,13 @@ from smelt.graph.trace.trace import TraceTensor
 def _iterable(
     vm: Interpreter, value: object, plain: Callable[[object], object] | None = None, fn: object = None
 ) -> object:
-    """The argument as an object that C code may iterate; iterated by the interpreter where its class does so in Python.
+    """The argument as an object that C code may iterate. If its class defines iteration in Python, the interpreter
+    iterates it and the result holds its items.
 
     Args:
-        plain: makes containers from outside readable; by default with all nested ones.
-        fn: the C code. Constructors of sets copy another set without the methods of its subclass.
+        plain: converts an external container to a plain one; by default nested containers are converted as well.
+        fn: the C function that will iterate. Constructors of sets copy another set without calling the methods of its
+            subclass.
     """
     plain = plain or vm.effects.plain
     if type(value) in LEAVES:
@@ -86,7 +88,9 @@ _register_iterating()
 
 
 def _operator(fn: Callable[..., object], count: int, meaning: Callable[..., object]) -> None:
-    """Register a function of the operator module: methods of its operands may be written in Python."""
+    """Register the captured form of a function of the operator module with `count` arguments, which calls methods of
+    the operands that are written in Python.
+    """
 
     def operate(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         return meaning(vm, *args) if len(args) == count and not kwargs else user(fn, *args, **kwargs)

@@ -1,7 +1,8 @@
-"""`if condition: x = torch.clamp(x, low, high)` with a tensor as condition: computed always, and selected by `where`.
+"""`if condition: x = torch.clamp(x, low, high)` with a tensor as condition: the body always runs, and `torch.where`
+selects.
 
-Models guard themselves against numbers that are not finite this way. The body has to be cheap, and harmless where it
-would not have run: operators that clamp tensors, into local variables. Then the variables get `torch.where(condition,
+Models use this against values that are not finite. The body has to be cheap, and harmless if it runs although the
+condition is false: it may only clamp tensors and assign local variables. Then the variables get `torch.where(condition,
 new, old)`, which is bit for bit the result of eager, and the graph continues.
 """
 
@@ -31,10 +32,12 @@ from smelt.graph.ir.symint import SYMBOLIC
 from smelt.graph.trace.trace import TraceTensor
 
 HARMLESS = frozenset({"clamp", "clip", "clamp_min", "clamp_max", "nan_to_num"})
-"""Operators, by name, that may run where the program would not have run them: no error, no infinite derivative."""
+"""Names of operators that may run although the program would not run them: they raise no error and have no infinite
+derivative.
+"""
 
 MAX_INSTRUCTIONS = 60
-"""Instructions of the longest body of a branch."""
+"""Maximum number of instructions in the body of a branch."""
 
 _LOADS = "LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_LOAD_FAST LOAD_CONST LOAD_GLOBAL LOAD_ATTR LOAD_METHOD LOAD_DEREF".split()
 _STORED = frozenset({"STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST"})
@@ -45,7 +48,7 @@ _INFOS = (torch.finfo, torch.iinfo)
 
 
 def _pop_jump(on: bool) -> Callable[[Any, Frame, int], object | None]:
-    """The handler of a jump that is taken when the popped value's truth is `on`."""
+    """The handler of a conditional jump, which pops a value and jumps if its truth value is `on`."""
     off = not on
 
     def pop_jump(vm: Interpreter, f: Frame, arg: int) -> object | None:
@@ -106,16 +109,17 @@ def _run_arm(vm: Interpreter, f: Frame, target: int) -> None:
         f.pc += 1
         try:
             handler(vm, f, arg)
-        except UserError:  # the program may never run this
+        except UserError:  # the program itself may not run this arm
             raise containers.tensor_value("a branch on a tensor's value") from None
 
 
 def compute_both(vm: Interpreter, f: Frame, condition: TraceTensor, target: int, when: bool) -> bool:
-    """Run the body of a branch, up to `target`, which belongs to the truth `when`, and select; False: it cannot be
-    done.
+    """Run the body of a branch, which ends at `target` and runs in eager if the condition's truth value is `when`, and
+    select each variable it assigns by `torch.where`; returns False, with nothing run, if the branch does not have this
+    form.
 
     Raises:
-        Break: the body turned out to do more.
+        Break: the body does something else than clamp tensors and assign variables.
     """
     if condition.dim() or condition.dtype != torch.bool or target <= f.pc or not is_simple(f.decoded, f.pc, target):
         return False

@@ -1,7 +1,7 @@
 """Which calls fit a function's signature; a call that does not fit runs as it is and raises Python's own error.
 
-A function with a special meaning under capture (`registry.special`) has its arguments unpacked by that meaning. Where
-they do not fit, the program must get the error of the function that it called.
+A function with a special meaning under capture (`registry.special`) is replaced by a function of capture, which unpacks
+the arguments. If they do not fit, the program must get the error that the original function raises.
 """
 
 from __future__ import annotations
@@ -88,16 +88,17 @@ class Meaning:
         return True
 
     def _of_another(self, vm: Interpreter, args: Args) -> bool:
-        """Whether a method gets no object, or one whose class does not have the method."""
+        """Whether a method of a builtin class is called without an object, or with an object of another class."""
         owner = self.function.__objclass__
         return not args or not isinstance(args[0], owner) and not issubclass(vm.type_of(args[0]), owner)
 
     def _refuse(self, vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-        """Call the function with arguments that do not fit, so that it raises its own error before it looks at one.
+        """Call the function with arguments that do not fit in number, so that it raises its own error; it raises before
+        it reads their values, so placeholders are passed.
 
         Raises:
             UserError: the function's error.
-            Break: it accepts this number of arguments after all: Python makes the call.
+            Break: it accepts this number of arguments after all; the graph breaks, and Python makes the call.
         """
         given: list[object] = [value if type(value) in _INERT else () for value in args]
         if type(self.function) in _OF_CLASSES and args:
@@ -108,7 +109,7 @@ class Meaning:
 
 
 def _as_shown(vm: Interpreter, value: object) -> object:
-    """An object of the class that the program believes the value to have."""
+    """An object whose real class is the class that the value has for the program."""
     if type(value) is TraceTensor:
         return vm.tensors.stand_in(value)
     return _EXAMPLES.get(vm.type_of(value), value) if vm.type_of(value) is not type(value) else value
@@ -122,8 +123,9 @@ _TELLING = classes(type, types.BuiltinFunctionType, *_OF_CLASSES)
 
 
 def _tells(function: Any) -> bool:
-    """Whether the function is of C code, or of Python code whose parameters are those that its calls are checked
-    against."""
+    """Whether the function's signature tells which arguments it accepts: a Python function, or a builtin function or
+    class that does not belong to torch or smelt.
+    """
     if isinstance(function, types.FunctionType):
         return True
     kind, module = type(function), getattr(function, "__module__", None) or "builtins"

@@ -43,7 +43,8 @@ class SiteProfile:
         numbers: source -> number.
         changing: (source, dim), or (source, None) for a number, whose value has changed.
         classes: name -> the first class of this name.
-        values: what a line asked of tensors -> the answer in the first entry that assumed it.
+        values: a question that a line of the program asked about a tensor's value -> the answer in the first entry that
+            assumed one.
         unsteady: (code, instruction) of arrays whose size differs from call to call.
     """
 
@@ -74,7 +75,8 @@ class SiteProfile:
 
 @dataclass(frozen=True)
 class Sized:
-    """The operand of a tensor guard for more than one size: an example, and the pattern that `TensorSpec` takes.
+    """The operand of a tensor guard that accepts more than one size: an example tensor, and the pattern of shape and
+    strides that `TensorSpec` takes.
 
     Attributes:
         shape, stride: numbers; None for symbols.
@@ -109,7 +111,7 @@ class Sizes:
         self._searched = 0
         self._by_hint: dict[int, list[Size]] = {}
         self.reals: dict[str, Source] = {}
-        self._unchanged = 0  # numbers that have changed, but are not symbols
+        self._unchanged = 0  # count of numbers that have changed, but are not symbols
 
     # -- reading inputs -------------------------------------------------------------------------------------------
 
@@ -193,7 +195,7 @@ class Sizes:
         if value < MIN_SYMBOLIC_SIZE or value > LARGEST or len(self.occurrences) >= MAX_SYMBOLS:
             self._unchanged += 1
             return None
-        # wide: a number that equals a size does so by coincidence
+        # wide=True: a number equal to a size does not share the size's symbol, since they are equal by coincidence
         size = self.owner.symbol(value, MIN_SYMBOLIC_SIZE, LARGEST, wide=True)
         self.occurrences.append((source, source, size))
         return size
@@ -262,15 +264,16 @@ def _is_scheduled(source: Source) -> bool:
 
 
 def _is_setting(source: Source | None) -> bool:
-    """Whether it is an item of a dictionary, or of a tuple in one, as an optimizer's momentum and betas, which change,
-    too."""
+    """Whether it is an item of a dictionary, or of a tuple in a dictionary: an optimizer's momentum and betas are such
+    items, and may change from step to step.
+    """
     if source is None:
         return False
     return _is_entry(source) or (source.kind == native.TUPLE_ITEM and _is_setting(source.base))
 
 
 def _is_attribute(source: Source) -> bool:
-    """Whether it is an attribute of an object, wherever the object is: it may count calls, as in a schedule."""
+    """Whether the source ends in an attribute of an object: such a number may count calls, as in a schedule."""
     return source.kind == native.DICT_ITEM and source.base is not None and source.base.kind == native.INSTANCE_DICT
 
 

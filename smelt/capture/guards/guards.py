@@ -36,7 +36,7 @@ def _size_function(names: list[str], conditions: Sequence[tuple[object, str, str
     text = " and ".join(f"({text})" for _, text, _ in conditions)
     exec(f"def sizes({', '.join(names)}):\n    return {text}\n", scope)
     scope["sizes"].__name__ = " and ".join(shown for _, _, shown in conditions)
-    scope["sizes"].asks = names, text  # what an artefact stores of it
+    scope["sizes"].asks = names, text  # from these an artefact rebuilds the function
     return scope["sizes"]
 
 
@@ -80,7 +80,7 @@ class GuardList:
         return index
 
     def has(self, source: Source) -> bool:
-        """Whether the source is fetched, so that what the capture read of it is checked."""
+        """Whether the source is fetched already: then guards check what the capture read from it."""
         return source in self._by_source
 
     def check(self, source: Source, kind: int, operand: object) -> None:
@@ -123,7 +123,9 @@ class GuardList:
         self._add(indices[-1], native.PYTHON, (fn, indices) if shortcut is None else (fn, indices, shortcut))
 
     def together(self, fn: Callable[..., bool], source: Source) -> None:
-        """Guard that `fn` of the values of all sources that were given for it is true; one call for all of them."""
+        """Guard on `fn` of several values: each call adds one source, and the guard calls `fn` once, with the values of
+        all sources added for this `fn`, and requires true.
+        """
         self._together.setdefault(fn, []).append(source)
 
     def sizes(self, names: dict[str, Source], equal: list[tuple[Source, Source]], conditions: list[str]) -> None:

@@ -17,8 +17,9 @@ _COMPARED_BY_VALUE = classes(int, bool, float, complex, str, bytes, type(None))
 def variants_by_kind(
     make: Callable[[tuple[object, ...], bool], Callable[..., object]], most: int
 ) -> Callable[..., object]:
-    """A callable that dispatches to the version for its inputs, in this grad mode; `make(inputs, is kept)` makes
-    one."""
+    """A callable that dispatches to the version for the kinds of its inputs and the present grad mode; `make(inputs,
+    is_kept)` creates a missing version, and at most `most` versions are kept.
+    """
     calibrate()
     return native.Variants(make, kind_of, torch.is_grad_enabled, most)
 

@@ -37,7 +37,7 @@ OPERATORS = (
     (operator.ipow, "**="), (operator.irshift, ">>="), (operator.isub, "-="), (operator.itruediv, "/="),
     (operator.ixor, "^="),
 )  # fmt: skip
-"""By the argument of BINARY_OP."""
+"""(function, symbol) of each binary operator, at the index that is the argument of BINARY_OP."""
 
 
 @opcode("BINARY_OP", decode=lambda site: OPERATORS[site.arg][0])
@@ -179,7 +179,9 @@ def build_string(vm: Interpreter, f: Frame, arg: int) -> None:
 
 @opcode("LIST_TO_TUPLE")
 def list_to_tuple(vm: Interpreter, f: Frame, arg: object) -> None:
-    """The list may have come with a resumed frame, and may have been appended to since."""
+    """Replace the list on the stack by a tuple. The list may be external (from a resumed frame) with deferred appends,
+    so it is read through the interpreter.
+    """
     f.stack[-1] = tuple(drain(vm, f.stack[-1]))
 
 
@@ -212,7 +214,7 @@ def list_extend(vm: Interpreter, f: Frame, arg: int) -> None:
 @opcode("SET_UPDATE")
 def set_update(vm: Interpreter, f: Frame, arg: int) -> None:
     more = f.stack.pop()
-    taken = isinstance(more, (set, frozenset))  # ignores methods of a subclass
+    taken = isinstance(more, (set, frozenset))  # CPython reads a set directly, without calling methods of its subclass
     items = tuple(set_items(vm.effects.mirror(more)) if taken else drain(vm, more))
     _hashing(vm, items)(containers.writable(vm, f.stack[-arg]).update, items)
 
@@ -283,7 +285,7 @@ def unpack_ex(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 def _text(known: object, convert: int, spec: str) -> str:
-    """A tensor's text, when its values are known."""
+    """The text of a known value, formatted by `spec` after conversion by `convert` (0 none, 1 str, 2 repr, 3 ascii)."""
     return format((str, str, repr, ascii)[convert](known) if convert else known, spec)
 
 

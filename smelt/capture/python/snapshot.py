@@ -24,7 +24,7 @@ Content = dict[Any, Any]
 
 
 class CannotUndo(Exception):
-    """An arm changed something that cannot be deferred, or not be undone."""
+    """An arm changed something that cannot be deferred or cannot be undone."""
 
 
 class Snapshot:
@@ -55,7 +55,7 @@ class Snapshot:
         return id(value) in self.contents
 
     def take_changes(self) -> dict[int, Content]:
-        """The present content of the objects that were changed, by identity; restores their content of the snapshot.
+        """Undo the changes since the snapshot: object id -> the content that each changed object had until now.
 
         Raises:
             CannotUndo: external objects were changed as well.
@@ -89,7 +89,7 @@ class Snapshot:
 
 
 def _named(content: Content, kind: str) -> list[tuple[Any, object]]:
-    """(name, value) of the content of one kind."""
+    """The (name, value) pairs of the content whose keys are of one kind, "item" or ""."""
     return [(key[1], item) for key, item in content.items() if type(key) is tuple and key[:1] == (kind,)]
 
 

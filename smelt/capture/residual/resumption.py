@@ -38,7 +38,7 @@ def plain(*names: str) -> Callable[[PlainForm], PlainForm]:
 
 
 class Writing(Protocol):
-    """Writes the residual to which the instruction belongs (`residual.Writer`)."""
+    """The writer of residual code, as plain forms of instructions use it (implemented by `residual.Writer`)."""
 
     vm: Interpreter
     lines: list[str]
@@ -61,7 +61,7 @@ class Resumption:
         stack: expressions, bottom first; the plain forms pop operands and push results.
         slots: expressions of the local variables.
         arg: the decoded argument; `raw` the undecoded one.
-        cause: the break that ended the graph here, where capture was restarted for it.
+        cause: the break that ended the graph at this instruction, if capture was restarted because of it.
     """
 
     def __init__(self, writer: Writing, frame: Frame, stack: list[str], slots: list[str]) -> None:
@@ -75,7 +75,7 @@ class Resumption:
         self.cause = writer.vm.plan.cause
 
     def const(self, value: object, name: str) -> str:
-        """`_c.name`"""
+        """The expression `_c.<name>` for a constant, which is added to the residual's constants."""
         return self.writer.value.constant(value, name)
 
     def line(self, text: str) -> None:
@@ -97,10 +97,11 @@ class Resumption:
         return self.owner(self.stack.pop())
 
     def owner(self, text: str) -> str:
-        """The same expression, or a variable for it if it is a literal.
+        """The expression, if an attribute, call or subscript may follow it; for a literal, a new variable with its
+        value.
 
-        A number would take a dot behind it as its own, and Python would warn of calls and items of literals a second
-        time.
+        A dot after a number would be read as its decimal point, and for calls and items of literals Python would repeat
+        the warning that it gave when it compiled the program.
         """
         if text[0] in "\"'-" or text[0].isdigit() or text in _LITERALS:
             self.line(f"_o = {text}")
@@ -112,13 +113,15 @@ class Resumption:
         return str(self.writer.value.attribute(self.pop_owner(), name))
 
     def left_behind(self, *needed: str) -> list[str]:
-        """The residual's variables that are used neither where the frame continues nor in these expressions."""
+        """The residual's variables that are used neither by the rest of the frame nor in the expressions `needed`."""
         handled = map(self.writer.value, self.frame.handled)
         kept = names_in(" ".join([*self.stack, *self.slots, *needed, *handled]))
         return [name for name in (*self.writer.slots, *self.writer.value.variables()) if name not in kept]
 
     def go(self, index: int | None = None, stack: list[str] | None = None, indent: str = "") -> None:
-        """Return the result of the frame, which continues at `index` (default: the next instruction)."""
+        """Write the return statement that resumes the original frame at instruction `index` (default: the next one) and
+        returns its result.
+        """
         index = self.index + 1 if index is None else index
         stack = self.stack if stack is None else stack
         text = indent + "return " + self.writer.resume(self.frame, index, stack, self.slots)
@@ -590,7 +593,7 @@ def super_in(first: object, boxed: bool, cell: CellType, arguments: int) -> supe
 
 
 def _is_full(cell: CellType) -> bool:
-    return cell != CellType()  # does not compare the contents
+    return cell != CellType()  # an empty cell equals only an empty cell, so the contents are not compared
 
 
 @plain("CALL_KW")
@@ -610,7 +613,7 @@ def _call(r: Resumption, fn: str, owner: str, items: list[str], names: tuple[str
     operands = [*([] if owner == r.null else [owner]), *items]
     writer = r.writer
     left = r.left_behind(fn) if writer.vm.finalizers.doomed() or writer.value.makes_objects() else []
-    if left:  # these may end during the call
+    if left:  # objects that only these variables hold may be freed during the call, as in eager
         r.line(f"_given = [{', '.join(operands)}]")
         r.line(f"{' = '.join(left)} = None")
         keywords = "".join(f"{quoted(name)}, " for name in names)

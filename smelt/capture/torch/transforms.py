@@ -158,7 +158,7 @@ def _of_hessian(func: object, argnums: object = 0) -> tuple[Any, Any]:
 
 @special(torch_c.functorch_transforms_active)
 def transforms_active(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Whether a transform is active inside the capture; around the captured frame there is none, as the mode guard
-    checks.
+    """Whether the captured program is inside a transform. Only transforms entered within the capture count: a guard on
+    the modes ensures that none is active around the frame.
     """
     return isinstance(vm.tensors, InnerTensors)

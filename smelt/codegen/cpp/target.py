@@ -116,8 +116,8 @@ class Renderer:
     memory_types = MEMORY_TYPES
 
     def op(self, op: str, dtype: torch.dtype, args: list[str], far: str = "true") -> str:
-        """The C expression of a pointwise op. `far`: text of a C++ constant, whether arguments of any size are
-        supported.
+        """The C expression of a pointwise op. `far`: a C++ boolean constant as text: whether arguments of any magnitude
+        must be supported.
 
         Raises:
             KeyError: the target has no such op for the dtype.

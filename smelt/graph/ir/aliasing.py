@@ -1,7 +1,8 @@
 """Which arguments the result of an operator may share memory with, by its schema; used for lifetimes and results.
 
-A functional graph has values and no memory. Its programs have memory: a library kernel may return a view of an argument
-(`x.view(torch.int32)`), which is valid as long as the argument's memory is, and changes when that is written.
+Values of a functional graph have no memory, but in a program compiled from it they do: a library kernel may return a
+view of an argument (`x.view(torch.int32)`), which is valid as long as the argument's memory, and changes when that
+memory is written.
 """
 
 from __future__ import annotations

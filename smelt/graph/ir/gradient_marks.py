@@ -54,14 +54,18 @@ class Flow:
 
 
 class Choice:
-    """A function whose backward gets None for absent gradients: which gradients it gives, by which it gets.
+    """A `torch.autograd.Function` whose backward gets None for absent gradients: which gradients it returns, depending
+    on which gradients it receives.
 
     Attributes:
-        visited: the results from which the engine reaches it.
-        entries: for each gradient that it gets, the conditions under which that exists.
-        patterns: the sets of gradients that it may get (bits by position), first that of the trace.
-        gives: for each pattern the gradients that it gives (bits by position), or the error that it raises.
-        edges: how many gradients it may give; first: the bit of the first.
+        visited: the conditions under which the engine reaches the function: one of them suffices.
+        entries: for each gradient that it receives, the conditions under which that gradient exists: one of them
+            suffices.
+        patterns: the sets of gradients that it may receive (a bit for each position); the first is that of the trace.
+        gives: for each pattern the set of gradients that it returns (a bit for each position), or the error that it
+            raises.
+        edges: the number of gradients that it may return.
+        first: the bit of the condition for the first of them.
     """
 
     def __init__(self, visited: int, entries: Sequence[int], patterns: Sequence[int], edges: int) -> None:
@@ -70,7 +74,9 @@ class Choice:
         self.first = 0
 
     def pattern(self, present: int) -> int | None:
-        """The index of the present pattern; None where the engine does not reach the function."""
+        """The index in `patterns` of the set of gradients that the function receives where these conditions hold; None
+        if the engine does not reach the function.
+        """
         if not self.visited & present:
             return None
         found = sum(1 << k for k, mask in enumerate(self.entries) if mask & present)
@@ -83,7 +89,9 @@ class Choice:
         return self.patterns.index(found)
 
     def given(self, present: int) -> int:
-        """The conditions of this function that hold."""
+        """The conditions of this function (one for each gradient that it may return) that hold where the conditions
+        `present` hold.
+        """
         pattern = self.pattern(present)
         gives = 0 if pattern is None else self.gives[pattern]
         return gives << self.first if isinstance(gives, int) else 0
@@ -113,7 +121,7 @@ class Materialized(GradientMark):
 
 
 class Chosen(GradientMark):
-    """A gradient that the function of `choice` gives: the operand at the pattern's index, None where it gives none."""
+    """A gradient that the function of `choice` returns: the operand at the pattern's index; None if it returns none."""
 
     def __init__(self, flow: Flow, choice: Choice) -> None:
         super().__init__(flow)

@@ -110,15 +110,17 @@ _LIKE_THE_FIRST = frozenset(
         aten.rad2deg.default,
     }
 )
-"""The result is allocated by `empty_like` before TensorIterator sees it."""
+"""Operators whose result `empty_like` allocates before TensorIterator sees it."""
 
 _OPERANDS_SWAPPED = frozenset({aten.threshold_backward.default, aten.rsub.Tensor})
-"""TensorIterator gets their operands in the other order."""
+"""Operators that pass their operands to TensorIterator in the other order."""
 
 _WITHOUT_OPERAND = frozenset(
     {aten.pow.Scalar, aten.pow.Tensor_Scalar, aten.float_power.Tensor_Scalar, aten.lerp.Scalar}
 )
-"""The number is a parameter of the computation; in other `Scalar` overloads it is an operand without dimensions."""
+"""Overloads whose number is a parameter of the computation; in other `Scalar` overloads the number is an operand of
+TensorIterator without dimensions.
+"""
 
 
 def val_of(tensor: Any) -> TensorMeta:
@@ -201,7 +203,7 @@ def _stride_of(func: OpOverload, args: Sequence[Any], shape: Any, operands: Sequ
     if func is aten.angle.default and operands[0].dtype.is_complex:  # the real component of a complex result, row-major
         return contiguous_stride(shape)
     read = operands if func is aten.where.self else [_as_read(o, dtype) for o in operands]
-    sorted_at_once = func is aten.abs.default and operands[0].dtype.is_complex  # another dtype without a conversion
+    sorted_at_once = func is aten.abs.default and operands[0].dtype.is_complex  # not converted to its dtype
     return result_stride(shape, read, sorted_at_once or _number_operands(func, args))
 
 
@@ -218,12 +220,12 @@ def dense_stride(val: TensorMeta) -> tuple[int, ...]:
 
 
 def layout_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes, after it was decided which of them are 1, where a layout depends on that.
+    """The sizes, after guards have decided which of them are 1: the layout depends on it.
 
-    A size that was computed from others (`n - 1`, `n // 2`) may be 1 at some call, where the dimension's stride says
-    nothing about the layout. Unbacked sizes stay undecided. The question is an inequality: an equality would rewrite
-    the size, while other values still contain the old expression. For a size below 2 it is also decided whether it is
-    0: a tensor without elements keeps any strides.
+    A size that was computed from others (`n - 1`, `n // 2`) may be 1 at some call; the stride of such a dimension says
+    nothing about the layout. Unbacked sizes stay undecided. The guard is an inequality (size < 2): an equality would
+    replace the size by a number, while other values still contain the old expression. For a size below 2 it is also
+    decided whether it is 0: a tensor without elements keeps any strides.
     """
     return tuple(int(n >= 1) if isinstance(n, Size) and not is_unbacked(n) and n < 2 else n for n in shape)
 
@@ -295,7 +297,9 @@ def _stride_of_alike(shape: tuple[int, ...], operands: Sequence[TensorMeta]) -> 
 
 
 def _operands_for_layout(operands: Sequence[TensorMeta]) -> list[TensorMeta]:
-    """The operands with sizes, and strides made of them, for which it is decided which are 1."""
+    """The operands, after guards have decided which of their sizes are 1; symbols in their strides that are known by
+    now are replaced by numbers.
+    """
     whole = [replace(o, shape=layout_sizes(o.shape)) if o.symbolic else o for o in operands]
     return [replace(o, stride=_in_known_numbers(o.stride)) if o.symbolic else o for o in whole]
 
@@ -351,8 +355,8 @@ def _at_most(a: IntLike, b: IntLike) -> bool:
 def _sign(outer: IntLike, inner: IntLike) -> int:
     """1 where the first stride is larger, -1 where the second is, 0 where they are equal at this call.
 
-    Of two computed strides (`n - 1` and 1) either may be larger; the questions are inequalities. For unbacked
-    sizes the usual case is assumed.
+    Of two computed strides (`n - 1` and 1) either may be larger; which one it is becomes a guard, an inequality. For
+    unbacked sizes the usual case is assumed.
     """
     if same(outer, inner):
         return 0

@@ -1,8 +1,9 @@
-"""Makes the marked regions of a captured graph calls of `torch.utils.checkpoint`, so that eager backends save as
-little.
+"""Turns the marked regions of a captured graph into calls of `torch.utils.checkpoint`: eager backends save no more for
+the backward than the program itself.
 
-Capture inlines such calls and marks the nodes inside with the call's number. A backend that partitions the graph reads
-the marks; for one that runs it under autograd, the nodes between the first and the last mark become a function.
+Capture inlines calls of `checkpoint` and marks the nodes inside with the number of the call. A backend that partitions
+the graph reads the marks. For a backend that runs the graph under autograd, this pass moves the nodes between the first
+and the last mark of a call into a function, and calls it through `checkpoint`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def _spans(nodes: Sequence[fx.Node]) -> Iterable[list[fx.Node]]:
 
 
 def _is_torn(span: Sequence[fx.Node]) -> bool:
-    """Whether a span cannot be a function: a mode is entered or left across an end, or an input is inside."""
+    """Whether a span cannot be a function: it contains an input, or only one half of a pair of nodes that enter and
+    leave a mode.
+    """
     own = set(span)
     return any(
         node.op in ("placeholder", "output")

@@ -1,6 +1,7 @@
 """Backward hooks of modules as boundaries: PyTorch's own machinery, set up on the tensors between two compiled pieces.
 
-The hooks are looked up when the graph runs, so that they may change as long as there are any.
+The hooks are looked up when the graph runs: hooks may be added and removed without a new capture while at least one is
+registered.
 """
 
 from __future__ import annotations
@@ -34,12 +35,17 @@ class _ModuleHooks(EagerBoundary):
     why = "a module with backward hooks"
 
     def __init__(self, count: int, positions: Sequence[int]) -> None:
-        """`count` arguments (or results), with tensors at `positions`; empty: none requires gradients."""
+        """Args:
+        count: the number of arguments (or results) of the module.
+        positions: which of them are tensors on which hooks are set up; empty if none requires gradients.
+        """
         super().__init__()
         self.count, self.positions = count, tuple(positions)
 
     def set_up(self, through: Any, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Have PyTorch set up its hooks on the tensors; of other values it only needs the number."""
+        """Have PyTorch set up its hooks on the tensors, and return the tensors that replace them. Arguments (or
+        results) that are no tensors are passed as None: PyTorch needs only their number.
+        """
         values: list[Any] = [None] * self.count
         for position, tensor in zip(self.positions, tensors, strict=True):
             values[position] = tensor

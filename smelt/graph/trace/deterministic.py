@@ -20,7 +20,9 @@ aten = torch.ops.aten
 
 
 def fill_of_new_memory(dtype: torch.dtype) -> int | float | bool:
-    """The contents of uninitialised memory: zeros are as good as anything, and the same every time."""
+    """The value that fills uninitialised memory of a dtype; any constant is valid, as long as it is the same in every
+    run.
+    """
     if not (torch_c.deterministic_algorithms() and torch_c.fills_new_memory()):
         return 0
     if dtype.is_floating_point or dtype.is_complex:

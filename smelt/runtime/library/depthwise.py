@@ -1,7 +1,8 @@
-"""Depthwise convolutions on a GPU and their gradients by our own kernels: chooses text, blocks and arguments.
+"""Depthwise convolutions on a GPU and their gradients by our own kernels: chooses source text, block sizes and
+arguments.
 
-cuDNN compiles a kernel for each size of image at its first use in a thread, under a lock: in the first step of
-MobileNetV3 that took 10 of 15 s. These kernels are built like all others, in parallel, and kept in the store.
+cuDNN compiles a kernel for each size of image at its first use in a thread, under a lock; this took 10 of the 15 s of
+the first step of MobileNetV3. These kernels are built like all others, in parallel, and kept in the store.
 
 A thread reads vectors of channels, each element once for all windows that contain it. Tensors that are not aligned to
 words are copied: reading them element by element would load each cache line many times.
@@ -34,10 +35,10 @@ ALIGNED = 16
 """Alignment of wide loads, in bytes."""
 
 MOST_ELEMENTS = 2**31 - 1
-"""Most elements of an image, and items of all threads: 32-bit indices."""
+"""Maximum number of elements of an image, and of items of all threads: indices have 32 bits."""
 
 MOST_TAPS = 121
-"""Most elements of a window: a thread of the weight gradient has a sum in registers for each."""
+"""Maximum number of elements of a window: a thread of the weight gradient holds a sum in registers for each element."""
 
 
 def fits(params: Params, x: Spec, w: Spec, out: Spec) -> bool:
@@ -81,7 +82,9 @@ class Shape:
         return Window(self.size, stride, padding, dilation, self.times, along)
 
     def numbers(self, read: Spec, made: Spec, along: int, vector: int) -> dict[str, int]:
-        """The sizes that kernels take. `vector`: adjacent channels that are one item."""
+        """The integer arguments of a kernel that reads and writes images of these layouts: name -> value. `along`:
+        pixels in a row that a thread computes; `vector`: adjacent channels that one item consists of.
+        """
         batch, channels, rows, columns = made.shape
         groups = -(-columns // along)
         sizes = (batch * rows * groups * (channels // vector), groups, rows, columns, *read.shape[2:])
@@ -89,7 +92,9 @@ class Shape:
         return dict(zip(source.NUMBERS, (*sizes, channels // self.vector, *steps), strict=True))
 
     def along(self, made: Spec, most: int, least: int = 1) -> int:
-        """Pixels in a row of a thread, a multiple of `least`: fewer if threads are few or rows are short."""
+        """The number of adjacent pixels of a row that a thread computes: a multiple of `least`, up to `most`; less if
+        there would be too few threads or if rows are short.
+        """
         batch, channels, rows, columns = made.shape
         found = max(most, least)
         while found > least:
@@ -135,9 +140,9 @@ class DepthwiseKernel:
 
 
 def forward_kernel(shape: Shape, bias: bool) -> DepthwiseKernel:
-    """The forward kernel, of x, w and the bias."""
+    """The forward kernel; operands are x, w, the bias and the result."""
     stride = shape.params["stride"][1]
-    # the larger the stride, the less windows overlap, and the more a thread would read
+    # with a larger stride windows overlap less, so a thread reads more elements for each pixel
     along = shape.along(
         shape.out,
         DEPTHWISE.row_elements
@@ -152,7 +157,7 @@ def forward_kernel(shape: Shape, bias: bool) -> DepthwiseKernel:
 
 
 def input_kernel(shape: Shape) -> DepthwiseKernel:
-    """The kernel of the input gradient, of the result's gradient and w."""
+    """The kernel of the input gradient; operands are the result's gradient, w and the input's gradient."""
     stride = shape.params["stride"][1]
     along = shape.along(shape.x, DEPTHWISE.row_elements if stride == 1 else DEPTHWISE.row_elements // 2, stride)
     text = source.input_source(shape.window(along))
@@ -168,8 +173,9 @@ def _by_items(
 
 
 def weight_kernels(shape: Shape, gradient: Spec) -> tuple[DepthwiseKernel, DepthwiseKernel, Spec]:
-    """Of the weight gradient: the kernel of partial sums, of the result's gradient and x; that which adds these; their
-    spec."""
+    """The kernels of the weight gradient: the one that computes partial sums from the result's gradient and x, the one
+    that adds the partial sums, and the layout of the partial sums.
+    """
     (high, wide), (batch, channels, _, columns) = shape.size, shape.out.shape
     window = shape.window(min(4 if high * wide <= DEPTHWISE.small_window_elements else 2, ceil_power(columns)))
     vector = min(shape.vector, floor_power(DEPTHWISE.registers // window.num_registers()))
@@ -205,7 +211,9 @@ def _steps(window: Window, height: int, rows: int) -> tuple[int, int]:
 
 
 def _channel_block(channels: int, vector: int) -> int:
-    """Channels of a program: the widest block with little unused in the last one."""
+    """The number of channels that one program (thread block) computes: the largest block size that leaves little of the
+    last block unused.
+    """
     blocks = [b for b in (64, 32, 16) if b >= vector]
     unused = {b: -channels % b / channels for b in blocks}
     return next((b for b in blocks if unused[b] <= 1 / 8), blocks[-1])
@@ -251,7 +259,7 @@ class Bound:
         self.segment(tensors[0].device)(table)
 
     def begin(self, device: torch.device | None) -> None:
-        """Begin to build the kernels while the program is made."""
+        """Start building the kernels in the background while the program is compiled."""
         if device is not None and device.type == "cuda":
             self.segment(device)
 

@@ -1,4 +1,4 @@
-"""What boards differ in, as records: compiler, flags, files, addresses, emulator."""
+"""Records of the supported boards: compiler, flags, files, addresses, emulator."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from smelt.base.errors import BuildError, unknown_name
 
 FLAGS = (
     *("-std=c99", "-O2", "-g", "-Wall", "-Wextra"),
-    "-ffp-contract=off",  # the same bits on every board: no fused multiply-add
+    "-ffp-contract=off",  # no fused multiply-add: the same bits on every board
     *("-fno-strict-aliasing", "-ffunction-sections", "-fdata-sections"),
 )
 BARE = (
     *("-ffreestanding", "-fno-common", "-I."),
-    "-fno-tree-loop-distribute-patterns",  # else the loop of memset becomes a call of memset
+    "-fno-tree-loop-distribute-patterns",  # else GCC turns the loop in memset into a call of memset
 )
 CORTEX_M7 = ("-mcpu=cortex-m7", "-mthumb", "-mfpu=fpv5-sp-d16", "-mfloat-abi=hard", "-DTINY_MAXMIN=1")
 CORTEX_M4 = ("-mcpu=cortex-m4", "-mthumb", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard")
@@ -30,10 +30,10 @@ class Board:
 
     Attributes:
         compiler: the C compiler's name; `package` installs it on Debian.
-        flags: of the processor.
-        sources: C files of this package that a program for it is linked with.
+        flags: options of the compiler for this processor.
+        sources: C files of this package that are linked into programs for this board.
         flash_origin, ram_origin: addresses; None for a machine with an operating system.
-        emulator: the command that runs a program, without the program; () where there is none.
+        emulator: the command line of the emulator, to which the program's path is appended; () if there is none.
     """
 
     name: str
@@ -193,7 +193,7 @@ def emulated() -> list[str]:
 
 
 def find_board(name: str) -> Board:
-    """The board of a name.
+    """The board with this name.
 
     Raises:
         OptionError: there is none.

@@ -1,4 +1,4 @@
-"""The arena of a program over its calls as a picture."""
+"""Draws how a program uses its arena in the course of its calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smelt.tiny.project.memory_map import sizes_of
 
 
 def draw(program: Program, layout: Layout, path: Path) -> None:
-    """The arena as a picture: calls to the right, addresses upwards, a rectangle for each value."""
+    """Write a picture of the arena: calls on the x axis, addresses on the y axis, a rectangle for each value."""
     sizes = sizes_of(program, layout)
     figure = Figure(figsize=(12, 5))
     FigureCanvasAgg(figure)

@@ -1,10 +1,10 @@
 """Speech-Transformer (Dong, Xu, Xu: "Speech-Transformer: A No-Recurrence Sequence-to-Sequence Model for Speech
 Recognition", 2018), without its convolutional front end: acoustic frames in, logits of characters out.
 
-Kept from the implementation that benchmarks it, as this is what a compiler meets: targets of different lengths are cut
-out with boolean indexing row by row, so shapes depend on values; Python loops over the batch assign slices whose
-bounds are tensors (`mask[i, lengths[i]:] = 0`); masks multiply in place; the output is the pair (logits, gold). The
-decoder's input table and its output projection are one parameter.
+As in the implementation used by compiler benchmarks, which makes this model hard to compile: targets of different
+lengths are cut out with boolean indexing row by row, so shapes depend on values; Python loops over the batch assign
+slices whose bounds are tensors (`mask[i, lengths[i]:] = 0`); masks multiply in place; the output is the pair (logits,
+gold). The decoder's input table and its output projection are one parameter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn import functional
 CPU = {"features": 32, "vocabulary": 100, "width": 64, "inner": 128, "layers": 2, "heads": 4}
 FULL = {"features": 320, "vocabulary": 4232, "width": 512, "inner": 2048, "layers": 6, "heads": 8}
 
-IGNORED = -1  # padding of the targets, in and out
+IGNORED = -1  # pads the targets that are passed in and the targets that are returned
 
 
 def sinusoids(length: int, width: int) -> Tensor:
@@ -36,7 +36,7 @@ def frame_mask(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def hidden_frames(x: Tensor, lengths: Tensor, queries: int) -> Tensor:
-    """(batch, queries, time): true where a frame lies behind its row's length."""
+    """(batch, queries, time): true where a frame is padding (its position is at least its row's length)."""
     return frame_mask(x, lengths).squeeze(-1).lt(1).unsqueeze(1).expand(-1, queries, -1)
 
 
