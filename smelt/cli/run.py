@@ -13,8 +13,10 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
+from multiprocessing import spawn
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -34,19 +36,32 @@ MANY = 5
 """Lines of a table of reasons that the summary shows."""
 
 
-def run_script(target: str, args: Sequence[str], module: bool, quiet: bool, eager_too: bool = False) -> int:
+INSTALL = "smelt.install()"
+"""What processes that the script spawns do before anything else."""
+
+
+def run_script(
+    target: str,
+    args: Sequence[str],
+    module: bool,
+    quiet: bool,
+    eager_too: bool = False,
+    spawned: str = INSTALL,
+) -> int:
     """Run a script (or a module, as `python -m` does) with these arguments; its exit status.
 
     Args:
         target, args, module: the script.
         quiet: no summary at the end.
         eager_too: if it succeeds, run it in eager as well, in another process, and print the time saved.
+        spawned: source text that processes which `multiprocessing` spawns execute first.
     """
     sys.argv = [target, *args]
     smelt.install()
     began, status = time.perf_counter(), 1
     try:
-        status = _status_of(target, module)
+        with _executed_when_spawned(spawned):
+            status = _status_of(target, module)
     finally:
         seconds = time.perf_counter() - began
         with _perhaps_closed():
@@ -58,6 +73,25 @@ def run_script(target: str, args: Sequence[str], module: bool, quiet: bool, eage
         with _perhaps_closed():
             print(text, file=sys.stderr)
     return status
+
+
+@contextmanager
+def _executed_when_spawned(text: str) -> Iterator[None]:
+    """Processes that `multiprocessing` spawns import smelt and execute a text, before they import the script."""
+    original = spawn.get_command_line
+
+    def command_line(**given: Any) -> list[str]:
+        words = original(**given)
+        if "-c" in words[:-1]:  # a frozen program has no text
+            at = words.index("-c") + 1
+            words[at] = f"import sys; sys.path.append({_HOME!r}); import smelt; {text}; {words[at]}"
+        return words
+
+    spawn.get_command_line = command_line
+    try:
+        yield
+    finally:
+        spawn.get_command_line = original
 
 
 def _status_of(target: str, module: bool) -> int:
@@ -78,7 +112,7 @@ def run_in_eager(target: str, args: Sequence[str], module: bool, timed: str) -> 
     """Run a script as `run_script` does with all that it compiles in eager; write its seconds to `timed`."""
     smelt.stance("force_eager")
     began = time.perf_counter()
-    status = run_script(target, args, module, quiet=True)
+    status = run_script(target, args, module, quiet=True, spawned=f"smelt.stance('force_eager'); {INSTALL}")
     Path(timed).write_text(str(time.perf_counter() - began))
     return status
 

@@ -235,3 +235,32 @@ def test_a_script_that_fails_is_not_run_again(tmp_path: Path) -> None:
 def test_a_script_that_cannot_run_twice_says_so(tmp_path: Path) -> None:
     done = ran(tmp_path, TIMED, "script.py", "--twice", str(tmp_path / "made"), before=("--saved",))
     assert done.returncode == 0 and "time saved: not known" in done.stderr
+
+
+SPAWNS = """
+import multiprocessing, sys, torch
+
+@torch.compile
+def doubled(x):
+    return x * 2
+
+def work(queue):
+    import smelt
+    result = doubled(torch.ones(3)).tolist()
+    queue.put((result, smelt.stats()["graphs"], "torch._dynamo" in sys.modules))
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    process = context.Process(target=work, args=(queue,))
+    process.start()
+    print(queue.get())
+    process.join()
+    print(process.exitcode)
+"""
+
+
+def test_processes_that_a_script_spawns_compile_with_smelt(tmp_path: Path) -> None:
+    """They import the script anew, in a process in which nothing was installed."""
+    done = ran(tmp_path, SPAWNS, "script.py")
+    assert done.returncode == 0 and done.stdout.splitlines() == ["([2.0, 2.0, 2.0], 1, False)", "0"], done.stderr
