@@ -1,4 +1,4 @@
-"""What generated code, `codegen` and `runtime` agree on: kernels as data, the arena, faults, random bits, operators.
+"""Interface between `codegen`, generated code and `runtime`: kernels as data, arena, faults, random bits, operators.
 
-Neither side may know the other, so what both must know has a package of its own above `base`.
+`codegen` and `runtime` may not import each other, so the definitions that both need are in this package, above `base`.
 """

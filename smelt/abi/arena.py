@@ -1,8 +1,8 @@
 """Assigns buffers offsets in one block of memory by their lifetimes: an offset is reused as soon as it is free.
 
-Best fit: each buffer, in order of creation, takes the smallest free gap that holds it, else the block grows. Offsets
-and sizes are multiples of 64 bytes (a cache line, the widest vector). Used by the schedule, and by programs with
-symbolic sizes when they meet new ones.
+Best fit: each buffer, in order of creation, takes the smallest free gap that is large enough, else the block grows.
+Offsets and sizes are multiples of 64 bytes (a cache line, the widest vector). Used by the schedule at compile time, and
+at run time by programs with symbolic sizes, for each new tuple of sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Life = tuple[int, int, int]
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Number of elements from the first to the last one in memory, of a tensor that has any."""
+    """Number of elements from the first to the last one in memory, gaps included. The tensor must not be empty."""
     return 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
 
 
@@ -33,7 +33,7 @@ def place_buffers(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[list[int
 
     Args:
         lives: in order of creation.
-        sizes: bytes of each buffer; one that takes over another's memory is no larger than that.
+        sizes: bytes of each buffer; a buffer that takes over another's memory is no larger than the other.
     """
     arena = _Arena()
     offsets: list[int] = []
@@ -54,9 +54,9 @@ def place_buffers(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[list[int
 def place_largest_first(
     lives: Sequence[Life], sizes: Sequence[int], leading: Sequence[int] = ()
 ) -> tuple[list[int], int]:
-    """The same, the largest buffers first, each at the lowest offset that is free all its life.
+    """As `place_buffers`, but the largest buffers first, each at the lowest offset that is free for its whole lifetime.
 
-    Leaves fewer gaps where few buffers are large, and takes time that grows with the square of their number.
+    Leaves fewer gaps if few buffers are large. The time grows with the square of the number of buffers.
 
     Args:
         leading: indices of buffers that are placed before all others, in this order: the first one is at offset 0.
@@ -78,7 +78,7 @@ def place_largest_first(
 
 
 def least_size(lives: Sequence[Life], sizes: Sequence[int]) -> int:
-    """Bytes in use at once: no placement makes a smaller block."""
+    """Largest number of bytes in use at any step, a lower bound for the size of the block."""
     root, last = _roots(lives)
     change: Counter[int] = Counter()
     for index in {*root}:
@@ -88,7 +88,8 @@ def least_size(lives: Sequence[Life], sizes: Sequence[int]) -> int:
 
 
 def _roots(lives: Sequence[Life]) -> tuple[list[int], list[int]]:
-    """For each buffer the first one in its memory; for those the last step that uses that memory."""
+    """For each buffer the one that first had its memory; for each such first buffer the last step that uses the
+    memory."""
     root = list(range(len(lives)))
     last = [end for _, end, _ in lives]
     for index, (_, end, donor) in enumerate(lives):

@@ -1,10 +1,10 @@
 """The backward of cuDNN's attention, for gradients in any layout.
 
-PyTorch keeps the plans that cuDNN has made, by the sizes and strides of query, key, value and bias. A plan also holds
-the strides of the output and of its gradient, which the key does not include: after a call with a gradient in one
-layout, a call that differs in nothing but this layout reads it by the wrong strides. Eager's own calls and ours need
-not bring the same. So ours have keys of their own (a dropout of -0.0, which is a 0 in other bits), and all calls of one
-key bring the layouts of the first.
+PyTorch caches cuDNN's plans; the key contains sizes and strides of query, key, value and bias. A plan also depends on
+the strides of the output and of its gradient, which are not in the key: a later call with the same key and another
+layout of the gradient would read the gradient with wrong strides. Calls by eager and by compiled code may differ in
+these layouts. So compiled code uses other keys (a dropout of -0.0, which equals 0 but differs in its bits), and copies
+the output and the gradient to the layouts of the key's first call.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Tensor
 _OP = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
 
 _planned: dict[tuple[Any, ...], tuple[Any, Any]] = {}
-"""Strides of the output's gradient and of the output, by what PyTorch's key says."""
+"""Strides of the output's gradient and of the output in the first call, by the contents of PyTorch's key."""
 
 
 def cudnn_attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, *rest: Any, scale: float | None = None
 ) -> tuple[Tensor, ...]:
-    """`aten._scaled_dot_product_cudnn_attention_backward`, whose plan is for these layouts."""
+    """`aten._scaled_dot_product_cudnn_attention_backward`, with the layouts for which the cached plan was made."""
     *numbers, dropout, causal = rest
     bias = numbers[3]
     if grad.stride(-1) != 1:  # the operator would do the same

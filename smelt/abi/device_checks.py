@@ -1,12 +1,12 @@
 """Reports which check of which kernel failed on a GPU: kernels write it to host memory, and errors include it.
 
-A kernel that finds an index out of range writes there which check it was, and traps (`m_refuse` of
-codegen/triton/library.py). As after an assertion of eager's kernels the context is lost: no later kernel runs, and
-whoever calls CUDA next gets an error. Where that is smelt, the error says what the kernel has told; where PyTorch calls
-first (`.item()`), the message is printed beside its error.
+A kernel that finds an index out of range writes the number of the failed check to host memory and traps (`m_refuse` of
+codegen/triton/library.py). As after an assertion in an eager kernel, the CUDA context is lost: no later kernel runs,
+and the next call of CUDA returns an error. If smelt makes that call, its error contains the message of the check; if
+PyTorch does (`.item()`), the message is printed along with PyTorch's error.
 
-Each launch that checks something has words of its own, so that a failure is told of the program that it belongs to.
-They are never reused: a kernel may still run when its program is gone.
+Each launch with checks has separate words in host memory, so that a failure is attributed to the right program. Words
+are never reused, since a kernel may still run when its program has been freed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from smelt.base.locks import new_lock
 from smelt.base.text import visible
 
 PAGE = 2048
-"""Launches whose words are allocated together: 64 KiB."""
+"""Number of launches whose words are allocated together: 64 KiB."""
 
 WORDS = CHECK_BYTES // 8
 
@@ -35,7 +35,7 @@ _made: list[DeviceChecks] = []
 
 
 class DeviceChecks:
-    """The words of all launches of a process.
+    """The host memory in which kernels report failed checks: a few words for each launch of the process.
 
     Args:
         allocate: allocates a number of 64-bit zeros in host memory that every GPU can write.
@@ -48,7 +48,7 @@ class DeviceChecks:
         self.reported = False
 
     def reserve(self, checks: Sequence[Checks]) -> int:
-        """The address of words for these launches, one launch behind the other."""
+        """Reserve adjacent words for these launches, in order, and return the address of the first."""
         with self.lock:
             if not self.pages or len(self.pages[-1][1]) + len(checks) > len(self.pages[-1][0]) // WORDS:
                 self.pages.append((self.allocate(WORDS * max(PAGE, len(checks))), []))
@@ -58,7 +58,7 @@ class DeviceChecks:
             return words.data_ptr() + position * CHECK_BYTES
 
     def message(self) -> str | None:
-        """The message of a kernel that trapped; None where none did."""
+        """The message of the first failed check that is found; None: no check has failed."""
         for words, launches in list(self.pages):
             table = words.view(-1, WORDS)
             for position in table[: len(launches), 0].nonzero().flatten().tolist():
@@ -112,20 +112,20 @@ def device_checks() -> DeviceChecks:
 
 
 def failure() -> str | None:
-    """What is known of the kernel that ended the context (for cuda.c); None where it was none that checks."""
+    """The message of the failed check that ended the context (for cuda.c); None: no check has failed."""
     return _made[0].report() if _made else None
 
 
 def mark_unreported() -> None:
-    """The error that says what a kernel told does not get to the user: it is to be printed."""
+    """Have the message printed after all: the error that contains it has been dropped and does not reach the user."""
     for made in _made:
         made.reported = False
 
 
 def context_is_lost(error: Exception) -> bool:
-    """Whether this is an error that CUDA's functions give once a kernel has failed, whatever is called.
+    """Whether the error is one that every CUDA function returns after a kernel has failed.
 
-    If a kernel told something before it trapped, the error then says that.
+    If a check has failed, its message is added to the error.
     """
     if not isinstance(error, RuntimeError):
         return False

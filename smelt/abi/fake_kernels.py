@@ -1,7 +1,8 @@
-"""Compares results of operators with what their fake kernels (`register_fake`) described: later code relies on it.
+"""Compares results of operators with the metadata from their fake kernels (`register_fake`), for which code was
+compiled.
 
-A wrong shape, type or device is an error. Of wrong strides only other strides come: results are laid out as told, which
-costs a copy, with a warning; where errors are not to be hidden (SMELT_STRICT) they are an error as well.
+A wrong shape, type or device is an error. Wrong strides only cause a warning: the result is copied into the strides
+that the fake kernel gave. In strict mode (SMELT_STRICT) they are an error as well.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from smelt.base.options import environment
 
 
 class Described(Protocol):
-    """A tensor as the fake kernel described it."""
+    """The metadata of a tensor that the fake kernel returned."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -32,8 +33,8 @@ OF_TORCH = frozenset({"aten", "prims", "quantized"})
 
 
 def is_of_torch(name: str) -> bool:
-    """Whether the fake kernel of an operator ("aten.sin.default") is torch's, or our own: of a form of another operator
-    ("smelt_forms.aten__normal___drawn.default") whether that one's is."""
+    """Whether the fake kernel of an operator ("aten.sin.default") is torch's or smelt's, not a library's. A form of
+    another operator ("smelt_forms.aten__normal___drawn.default") counts as the operator from which it was made."""
     namespace, _, rest = name.partition(".")
     if namespace != "smelt_forms":
         return namespace in OF_TORCH
@@ -42,7 +43,7 @@ def is_of_torch(name: str) -> bool:
 
 
 class WrongFake(SmeltError):
-    """An operator of a library returned another result than its fake kernel described."""
+    """A library's operator returned a result with other metadata than its fake kernel."""
 
     def __init__(self, name: str, got: str, described: str) -> None:
         super().__init__(
@@ -55,14 +56,14 @@ class WrongFake(SmeltError):
 def check_results(
     name: str, result: Any, described: Sequence[Described], devices: Sequence[str], in_order: bool
 ) -> None:
-    """Compare what an operator gave.
+    """Compare the results of an operator with the metadata from its fake kernel.
 
     Args:
         devices: the type of each result's device.
-        in_order: strides say something: the operator was given its tensors as they were described.
+        in_order: compare strides, too; only meaningful if the arguments had the strides that the fake kernel was given.
 
     Raises:
-        WrongFake: it is not what was told.
+        WrongFake: they differ.
     """
     results = tuple(_tensors(result))
     if len(results) < len(described):
@@ -79,7 +80,7 @@ def check_results(
 
 
 def in_same_order(got: torch.Tensor, described: Described) -> bool:
-    """Whether an element lies where it was said to lie; what a dimension of size 1 steps by says nothing."""
+    """Whether the strides agree; those of dimensions of size 1 are ignored."""
     stride = got.stride()
     if stride == described.stride or 0 in described.shape:
         return True

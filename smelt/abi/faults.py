@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OUT_OF_RANGE, DIVIDED_BY_ZERO = 1, 2
-"""The bits: an index out of range, a whole number over 0."""
+"""The first two bits: an index out of range, an integer division by 0."""
 
 NOT_IN_UNIT, TARGET_NOT_IN_UNIT, NO_PROBABILITY, NEGATIVE_DEVIATION = (1 << bit for bit in range(2, 6))
 NO_WEIGHTS, ALL_WEIGHTS_ZERO, TOO_FEW, NEGATIVE_REPEATS = (1 << bit for bit in range(6, 10))
-"""More bits: what operators check of the values that they are given."""
+"""The other bits: checks that operators make of their operands' values."""
 
 _ERRORS: dict[int, tuple[type[Exception], str]] = {
     OUT_OF_RANGE: (IndexError, "index out of range in a compiled graph"),
@@ -27,14 +27,15 @@ _ERRORS: dict[int, tuple[type[Exception], str]] = {
 
 @dataclass(frozen=True)
 class Check:
-    """A check of values in a kernel for a GPU, which traps where it fails.
+    """A check of values in a GPU kernel; the kernel traps if it fails.
 
     Attributes:
-        fault: the bit of what is wrong.
+        fault: the bit of the error that it reports.
         node: the value that is computed.
-        wraps: an index that counts from the end where it is negative; the size was added then.
-        operator, line: of the user's program, where they are known.
-        reports_index: whether the kernel reports the index; for an unused result it reports only that there is one.
+        wraps: for an index: negative ones count from the end, so the size was added to those before the check.
+        operator, line: of the user's program; empty if not known.
+        reports_index: whether the kernel reports the index; a check for an unused result only finds that some index is
+            wrong.
     """
 
     fault: int
@@ -45,7 +46,7 @@ class Check:
     reports_index: bool = True
 
     def message(self, value: int, size: int) -> str:
-        """What is wrong with a value; of an index also the size of its dimension."""
+        """The error's text; for an index with its value and the size of the dimension."""
         if self.fault != OUT_OF_RANGE:
             return str(fault_error(self.fault))
         if not self.reports_index:
@@ -55,13 +56,14 @@ class Check:
 
 
 CHECK_BYTES = 32
-"""What a launch has to tell which check failed: its number in the kernel (from 1), the index, the size, and a gap."""
+"""Bytes of a launch's report of a failed check: the check's number in the kernel (from 1), the index, the size,
+padding."""
 
 Checks = tuple[str, tuple[Check, ...]]
 """A kernel's name and its checks."""
 
 
 def fault_error(word: int) -> Exception:
-    """The error that eager raises for such values: of several the one with the lowest bit."""
+    """The error that eager raises for such values; with several bits set, the error of the lowest."""
     error, text = _ERRORS.get(word & -word, _ERRORS[DIVIDED_BY_ZERO])
     return error(text)

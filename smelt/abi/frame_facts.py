@@ -1,4 +1,4 @@
-"""The contents of explanations of captured frames: text and numbers, without references to the program's objects."""
+"""The data of reports on captured frames: text and numbers, without references to the program's objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Location:
 
 @dataclass(frozen=True)
 class Noted:
-    """Something with the line that it belongs to."""
+    """A text with the location that it is about."""
 
     text: str
     location: Location | None = None
@@ -44,7 +44,7 @@ class GraphFacts:
         operations: of the captured graph, each as a line of Python.
         lines: of its operations, and of the calls that lead to them.
         stop: why it ends before the function does.
-        programs: of the graph and of its pieces; empty where nobody asked while it was compiled.
+        programs: of the graph and of its pieces; empty unless they were requested while it was compiled.
         seconds: by stage.
     """
 
@@ -60,7 +60,7 @@ class GraphFacts:
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """The lines of a function; none where its source is not to be had."""
+    """The source lines of a function; empty if the source is not available."""
 
     name: str
     file: str
@@ -76,7 +76,7 @@ class FrameFacts:
     Attributes:
         functions: the frame's own, then those that it calls inside of its graphs.
         breaks: at lines of these functions.
-        recompiles: guards that failed, which made it compile once more.
+        recompiles: the failed guards that caused recompilations.
     """
 
     name: str
@@ -91,7 +91,7 @@ class FrameFacts:
 
 @dataclass
 class MemorySample:
-    """Bytes of the process (and of torch on a GPU), so many seconds after the beginning."""
+    """Bytes that the process uses (and torch on a GPU), with the time in seconds since the start."""
 
     seconds: float
     resident: int
@@ -105,7 +105,7 @@ class RunFacts:
     Attributes:
         counts: graphs, breaks, recompiles, fallbacks.
         seconds: compile time of the whole process, by stage.
-        notes: what else there is to say, such as that the script failed.
+        notes: other messages, such as that the script failed.
     """
 
     title: str

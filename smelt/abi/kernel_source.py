@@ -1,4 +1,4 @@
-"""A generated Triton kernel as plain data: what the renderer writes, and what the runtime has built from it."""
+"""A generated Triton kernel as plain data: the renderer's source, and the binary that the runtime builds from it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 ALIGNMENT = 16
-"""Bytes of the widest load: what kernels rely on of pointers that are declared divisible."""
+"""Bytes of the widest load, and so the alignment of pointers that are declared divisible."""
 
 
 OF_SUBNORMALS = re.compile(
     r"tl\.(ceil|floor|sin|cos)\(|libdevice\.(fmod|pow|hypot|atan2|expm1|log1p|log10|tan|asin|acos|atan|sinh|cosh|asinh"
     r"|acosh|atanh|lgamma)\("
 )
-"""Calls of functions whose results tell a subnormal number from 0."""
+"""Calls of functions whose results differ between a subnormal number and 0."""
 
 
 def ceil_power(n: int) -> int:
@@ -51,13 +51,14 @@ class KernelSource:
             function `kernel` under `@triton.jit`.
         signature: run-time parameters in order, (name, type): a type is "*fp32", "*bf16", "*fp16", "*fp64", "*i64",
             "*i32", "*i16", "*i8", "*u8", "*i1", "i32" or "i64". Constexpr parameters follow them.
-        divisible: parameters that are multiples of 16: pointers aligned so, sizes. A launch looks at the pointers, and
-            where some are not takes the kernel without them in this list (see `undeclared`).
+        divisible: parameters that are declared as multiples of 16: aligned pointers, and sizes. If some pointers of a
+            launch are not, the kernel without this declaration for them is launched (see `undeclared`).
         configs: the first is the heuristic's choice, further ones are candidates of max-autotune.
         name: for profiles and errors; not included in the identity.
-        unaligned: the text for pointers that are not multiples of 16, where `source` counts words from them.
-        contract: a product and the sum that takes it may be one instruction, which rounds once. Eager's kernels are so
-            inside of an operator and never across two.
+        unaligned: the source for pointers that are not multiples of 16, if `source` addresses words of 16 bytes from
+            them.
+        contract: a multiplication and the addition of its result may become one fused multiply-add, which rounds once.
+            Eager's kernels do this within an operator and never across two.
     """
 
     source: str
@@ -70,14 +71,15 @@ class KernelSource:
 
     @property
     def flushes(self) -> bool:
-        """Whether functions of the device library may take subnormal numbers for 0.
+        """Whether functions of the device library may flush subnormal numbers to 0.
 
-        Most kernels are quicker so and no result shows it. With a function of `OF_SUBNORMALS` it does: 0 % b is NaN.
+        Most kernels are faster with it and give the same results. Functions of `OF_SUBNORMALS` would not: a % b would
+        be NaN for a subnormal b.
         """
         return not OF_SUBNORMALS.search(self.source)
 
     def undeclared(self, names: Collection[str]) -> KernelSource:
-        """The kernel for these pointers anywhere; its configurations are those of this one."""
+        """The same kernel, with the same configurations, for any alignment of these pointers."""
         divisible = tuple(name for name in self.divisible if name not in names)
         return replace(self, source=self.unaligned or self.source, divisible=divisible, unaligned=None)
 
@@ -87,7 +89,7 @@ class Cubin:
     """A built kernel.
 
     Attributes:
-        name: for people.
+        name: for messages and profiles.
         image: what the driver loads.
         entry: the function in it.
         threads: of a block.

@@ -1,12 +1,12 @@
 """Wrappers of operators whose kernels require more than their schema states; a graph calls them like operators.
 
-The LSTM layers of oneDNN read their arguments as row-major, whatever their strides say. The forward hands the backward
-a workspace, of a size that no metadata rule can know, and leaves it out where gradients are off. In a program the
-workspace is a tensor without elements, as its metadata says, which is a view of the real one's memory; the backward
-recovers the whole workspace from it.
+The LSTM layers of oneDNN read their arguments as row-major and ignore strides. The forward returns a workspace for the
+backward, whose size no metadata rule can give, and no workspace if gradients are disabled. In a program the workspace
+is a view without elements of the real one's memory, which agrees with the metadata; the backward recovers the whole
+workspace from the view's storage.
 
-Memory-efficient attention keeps the numbers of its dropout on the CPU where it runs by itself, on the GPU where it is
-recorded in a CUDA graph, and its backward reads them there without looking. In a program they are tensors of the GPU.
+Memory-efficient attention returns seed and offset of its dropout on the CPU, but on the GPU while a CUDA graph is
+recorded; its backward expects them there without a check. In a program they are always tensors on the GPU.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def lstm_layer_backward(*args: Any) -> tuple[torch.Tensor, ...]:
     """`aten.mkldnn_rnn_layer_backward`, whose last argument is the workspace: gradients of input, weights, states.
 
     Raises:
-        SmeltError: somebody copied the saved workspace, or the forward made none.
+        SmeltError: the saved workspace was copied, so the real one cannot be recovered, or the forward made none.
     """
     *given, workspace = args
     storage = workspace.untyped_storage()
@@ -55,15 +55,16 @@ def lstm_layer_backward(*args: Any) -> tuple[torch.Tensor, ...]:
 
 
 def group_norm(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
-    """`aten.native_group_norm` of any strides: the kernel wants a dense image batch, row-major or channels last.
+    """`aten.native_group_norm` for any strides: the input is first made a dense image batch, row-major or channels
+    last, as the kernel requires.
 
-    The weight and the bias it reads as row-major, whatever their strides say.
+    The kernel reads weight and bias as row-major and ignores their strides.
     """
     return aten.native_group_norm.default(_image_batch(x), *_contiguous(args))
 
 
 def group_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
-    """`aten.native_group_norm_backward`, likewise; both arguments in one format."""
+    """`aten.native_group_norm_backward`, for any strides; gradient and input are brought into one format."""
     x = _image_batch(x)
     last = not x.is_contiguous()
     grad = grad.contiguous(memory_format=torch.channels_last) if last else grad.contiguous()
@@ -76,7 +77,7 @@ def layer_norm_backward(*args: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _reading_rows(op: Any) -> Callable[..., Any]:
-    """`op`, a kernel that reads its arguments as row-major or refuses others: what calls it has made them so."""
+    """`op` with its arguments made row-major: the kernel ignores strides, or refuses other ones."""
     return lambda *args: op(*_contiguous(args))
 
 
@@ -85,21 +86,21 @@ def _image_batch(x: torch.Tensor) -> torch.Tensor:
 
 
 def as_complex(pairs: torch.Tensor) -> torch.Tensor:
-    """`aten.view_as_complex_copy` of any strides, and of what begins anywhere."""
+    """`aten.view_as_complex_copy` for any strides and any storage offset."""
     return aten.view_as_complex_copy.default(_beginning_at(2 * pairs.itemsize, pairs.contiguous()))
 
 
 def as_type(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`aten.view` of a tensor that begins anywhere: of a copy in the middle of one of the larger numbers.
+    """`aten.view(dtype)` for any storage offset: a tensor that is not aligned to the new dtype is copied first.
 
-    A copy that became the argument of which it was one begins where that does. Whether eager refuses the view is asked
-    where a function is captured.
+    The offset may differ from eager's, where a copy was replaced by its source. Whether eager refuses the view is
+    decided when the function is captured.
     """
     return aten.view.dtype(_beginning_at(dtype.itemsize, x), dtype)
 
 
 def _beginning_at(size: int, x: torch.Tensor) -> torch.Tensor:
-    """x, or a copy of its memory that begins at a multiple of `size` bytes, with x's strides."""
+    """x if its offset is a multiple of `size` bytes, else a copy of its memory with offset 0 and x's strides."""
     if x.storage_offset() * x.itemsize % size == 0:
         return x
     elements = extent(x.shape, x.stride()) if x.numel() else 0
@@ -107,12 +108,12 @@ def _beginning_at(size: int, x: torch.Tensor) -> torch.Tensor:
 
 
 def as_pairs(x: torch.Tensor) -> torch.Tensor:
-    """`aten.view_as_real_copy`, also of values that wait to be conjugated or negated."""
+    """`aten.view_as_real_copy`, also for tensors with the conjugate or negative bit set."""
     return aten.view_as_real_copy.default(x.resolve_conj().resolve_neg())
 
 
 def efficient_attention(q: torch.Tensor, *args: Any, **options: Any) -> tuple[torch.Tensor, ...]:
-    """`aten._scaled_dot_product_efficient_attention`, whose seed and offset lie where its other results do."""
+    """`aten._scaled_dot_product_efficient_attention`, with seed and offset moved to the device of the other results."""
     out, sums, *numbers = aten._scaled_dot_product_efficient_attention.default(q, *args, **options)
     return (out, sums, *(number.to(q.device) for number in numbers))
 
@@ -125,7 +126,8 @@ def efficient_attention_backward(grad: torch.Tensor, *args: Any, **options: Any)
 
 
 def efficient_attention_forward(q: torch.Tensor, *args: Any, **options: Any) -> tuple[Any, ...]:
-    """`aten._efficient_attention_forward`, likewise; two numbers come last."""
+    """`aten._efficient_attention_forward`, with seed and offset moved to q's device; its last two results are
+    numbers."""
     out, sums, seed, offset, *sizes = aten._efficient_attention_forward.default(q, *args, **options)
     return (out, sums, seed.to(q.device), offset.to(q.device), *sizes)
 
@@ -138,18 +140,19 @@ def efficient_attention_forward_backward(grad: torch.Tensor, *args: Any, **optio
 
 
 def _where_it_draws(grad: torch.Tensor, dropout: float, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A seed and an offset where an attention's backward reads them: on the host, but while a CUDA graph records."""
+    """Seed and offset on the device where the attention's backward expects them: the CPU, but the GPU while a CUDA
+    graph is recorded."""
     if dropout and not (grad.is_cuda and torch.cuda.is_current_stream_capturing()):
         return tuple(number.cpu() for number in numbers)
     return numbers
 
 
 def repeat_interleave(repeats: torch.Tensor, **options: Any) -> torch.Tensor:
-    """`aten.repeat_interleave`: the kernel on a CPU that is told how long its result is looks at nothing else, and
-    writes beside that where some are negative.
+    """`aten.repeat_interleave` with a check of the repeats: given the length of its result, the CPU kernel does not
+    validate them, and negative ones would make it write out of bounds.
 
     Raises:
-        RuntimeError: some are negative.
+        RuntimeError: some repeats are negative.
     """
     if repeats.device.type == "cpu" and repeats.numel() and repeats.min() < 0:
         raise RuntimeError("repeats can not be negative")
@@ -186,4 +189,4 @@ BINDINGS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.nonzero.default: torch.nonzero,
     torch.ops.aten.nonzero_static.default: torch.nonzero_static,
 }
-"""Operators whose binding in C takes half the time, of a long list or of a small tensor."""
+"""Operators that are called through their C binding, which takes half the time for long lists and small tensors."""

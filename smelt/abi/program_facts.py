@@ -1,4 +1,4 @@
-"""What people are told of one program: its kernels and library calls in order, their sources, and memory over time."""
+"""A report on one program: its kernels and library calls in order, their sources, and memory over time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class Unit:
     """One kernel, or one call of a library.
 
     Attributes:
-        kind: "kernel", "library call", or "product", which may be either.
-        name: of the function in the source, or of the operation.
-        source: name of the text in `ProgramFacts.sources`; "" where there is none.
-        shape: what its loops go over.
-        makes, reads: values, with their types.
+        kind: "kernel", "library call", or "product" (a matrix product that runs as either).
+        name: the kernel's function in the source, or the operation.
+        source: key in `ProgramFacts.sources`; "" if there is no source.
+        shape: of the loop nest.
+        makes, reads: names of values.
         bytes_read, bytes_written: of buffers, each once. With symbolic sizes, for the sizes of the first call.
-        flops: 0 where it is not known.
+        flops: floating-point operations; 0 if not known.
     """
 
     kind: str
@@ -38,8 +38,8 @@ class ProgramFacts:
     """Forward or backward of one graph.
 
     Attributes:
-        units: in the order in which they run.
-        types: of values that are read or made.
+        units: in execution order.
+        types: of the values that units read or make, by name.
         sources: texts of kernels by name.
         memory: bytes of intermediates and results after each unit.
         arena: bytes of the block that intermediates share.

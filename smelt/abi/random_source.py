@@ -1,4 +1,5 @@
-"""Text of the random numbers in Triton kernels, of `codegen` and of `runtime`: the bits of prims/random_bits."""
+"""Source text of the random number generator for Triton kernels, in `codegen` and `runtime`; same bits as
+prims/random_bits."""
 
 from __future__ import annotations
 
@@ -36,6 +37,6 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 def key_step(stream: int) -> int:
-    """What `random_key` adds to the seed for this stream, as an int64."""
+    """The int64 that `random_key` adds to the seed for this stream."""
     step = GOLDEN * (stream + 1) % 2**64
     return step - (step >> 63 << 64)

@@ -1,4 +1,4 @@
-"""A program as text: what `codegen` writes, and what is built and executed from it."""
+"""A program as text: written by `codegen`, built and executed by `runtime`."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ class Rendered:
     Attributes:
         cpp_sources: translation units.
         exports: for each source, the functions it exports.
-        host_source: Python text that defines `call`.
+        host_source: text of the host program, in Python; defines `call`.
         constants: tensors that the text calls `constants[i]`.
-        parts: programs that the text calls `parts[i]`; the sources are then theirs.
+        parts: programs that the text calls `parts[i]`; this program then has no kernel sources besides theirs.
         operators: functions that it calls `operators[i]`.
-        empty: makes the program for calls in which some of the inputs at `counts` (from the end) are 0, given their
-            positions: these kernels are made for tensors with elements. None where it cannot.
-        by_operators: makes the program that runs the graph itself, for such calls without a program of their own.
+        empty: the kernels assume that tensors have elements; this function makes the program for calls in which some of
+            the inputs at `counts` (from the end) are 0, given their positions. It returns None if it cannot.
+        by_operators: makes the program that runs the graph operator by operator, for such calls if `empty` returns
+            None.
         kernels: Triton kernels, in the order of their numbers in the text.
-        device: where the tensors are, of a program for a GPU.
-        seconds: for each Triton kernel what computes the same otherwise (see codegen/triton/second_way.py).
-        steps: what the text launches and calls, for people; text_of: the kernels of each unit.
-        libraries: of the sources, where they are built already: the texts themselves are not needed then.
+        device: of the tensors, if the program is for a GPU.
+        seconds: for each Triton kernel its alternative, which computes the same (see codegen/triton/second_way.py).
+        steps: launches and calls of the text, for profilers; text_of: the kernels of each unit.
+        libraries: of the sources, if they are built already; the texts are then not needed.
         host_code: code objects of the host text as bytes (`runtime/host_code.py`), if they were kept.
         code: the code objects themselves, if they are made already.
         checks: of each launch on a GPU that checks values, in the order of their words behind the fault slot.

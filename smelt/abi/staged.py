@@ -1,7 +1,7 @@
-"""Programs that give results out in stages, while their later kernels have yet to run.
+"""Programs that return results in stages, while later kernels have yet to run.
 
-A host program in stages is a generator: it stops where results are final and hands them out, its memory its own until
-it goes on. Who asks for all results at once gets them as from any other program.
+The host program of such a program is a generator: it yields results as soon as they are final, and keeps its buffers
+until it is resumed. Called like any other program, it returns all results at once.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 Steps = Callable[[list[Any]], Iterator[list[Any]]]
-"""Boxed, as every program: it empties the list of inputs. Each list that it hands out is for the caller to empty."""
+"""A boxed call, as for every program: it empties the list of inputs. The caller may empty each list that is yielded."""
 
 
 class Staged:
-    """The program over its stages.
+    """A program whose host program is a generator.
 
     Args:
-        steps: runs it; what it hands out at each stage are the results at the stage's positions, in order.
+        steps: runs it, and yields for each stage the results at the stage's positions, in order.
         positions: for each stage, the positions of its results. Each result belongs to one stage.
     """
 

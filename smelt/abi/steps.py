@@ -1,6 +1,6 @@
-"""The steps of a host program as people see them: launches of kernels and calls of libraries, with the user's lines.
+"""The steps of a host program, for profilers: launches of kernels and library calls, with the user's lines.
 
-Codegen writes them beside the text; the runtime shows them to profilers while somebody looks.
+Codegen makes them along with the host program's text; the runtime reports them while a profiler is active.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NUMBERS = re.compile(r"(_\d+)+$")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """An operation of the user's program that a step computes something of.
+    """An operation of the user's program that a step computes, in whole or in part.
 
     Attributes:
         at: its location; `str(at)` is "file:line". None: not known.
         name: of its node in the captured graph.
-        backward: the step computes of its derivative.
+        backward: the step computes its derivative.
     """
 
     at: object
@@ -33,20 +33,20 @@ class Origin:
 
     @property
     def operator(self) -> str:
-        """The name without the number that tells nodes apart."""
+        """The node's name without the number that makes it unique."""
         return _NUMBERS.sub("", self.name) or self.name
 
 
 @dataclass(slots=True)
 class Timing:
-    """How long a step took, in nanoseconds, and how often it ran."""
+    """The total time of a step in nanoseconds, and the number of its runs."""
 
     calls: int = 0
     total_ns: int = 0
     least_ns: int = 0
 
     def add(self, ns: int) -> None:
-        """It ran once more."""
+        """Add one run."""
         self.least_ns = ns if not self.calls else min(self.least_ns, ns)
         self.calls += 1
         self.total_ns += ns
@@ -57,9 +57,10 @@ class Step:
     """One launch or call.
 
     Attributes:
-        slot: of a kernel in C++, where the table has its address.
-        arguments: of such a kernel in order: a number, or (slot, bytes) for what the slot holds and so much more.
-        timing: None: nobody asks.
+        slot: for a C++ kernel, its position in the table of addresses.
+        arguments: of such a kernel, in order: a number, or (slot, bytes), which is the pointer in the slot plus these
+            bytes.
+        timing: None: not measured.
     """
 
     origins: tuple[Origin, ...]
@@ -69,32 +70,32 @@ class Step:
 
     @property
     def label(self) -> str:
-        """What profilers show: `smelt: model.py:42 relu+add`."""
+        """The label in a profile: `smelt: model.py:42 relu+add`."""
         return f"smelt: {label(self.origins)}"
 
 
 @dataclass
 class Steps:
-    """Those of one host program, by the names that its text has for them."""
+    """The steps of one host program, by their names in its text."""
 
     externs: dict[str, Step] = field(default_factory=dict)
     segments: dict[str, list[Step]] = field(default_factory=dict)
     products: dict[str, Step] = field(default_factory=dict)
     of: dict[str, Step] = field(default_factory=dict)
-    """By the first value that they make."""
+    """Steps by the first value that they make."""
 
     def all(self) -> list[Step]:
-        """In no particular order."""
+        """All steps, in no particular order."""
         launches = [step for steps in self.segments.values() for step in steps]
         return [*self.externs.values(), *launches, *self.products.values()]
 
 
 MOST_LINES, MOST_OPERATORS = 3, 6
-"""Lines in a label, and operators of each."""
+"""Most lines in a label, and most operators of each line."""
 
 
 def label(origins: Sequence[Origin]) -> str:
-    """Lines with the operators of each: `model.py:42 relu+add, model.py:43 mul backward`."""
+    """The user's lines, each with its operators: `model.py:42 relu+add, model.py:43 mul backward`."""
     by_line: dict[tuple[str, bool], list[str]] = {}
     for origin in origins:
         location = "" if origin.at is None else os.path.basename(str(origin.at))
@@ -111,10 +112,10 @@ def label(origins: Sequence[Origin]) -> str:
 
 
 class Observable(Protocol):
-    """A loaded program."""
+    """A loaded program whose steps a profiler can show."""
 
     def observe(self) -> None:
-        """Show its steps one by one from now on, as long as a profiler is on."""
+        """Report each step separately while a profiler is active."""
 
 
 _programs: weakref.WeakSet[Observable] = weakref.WeakSet()
@@ -122,13 +123,13 @@ _lock = new_lock()
 
 
 def observable(program: Observable) -> None:
-    """A program was loaded."""
+    """Register a program that was loaded."""
     with _lock:
         _programs.add(program)
 
 
 def observe_programs() -> None:
-    """A profiler is on: whatever runs is shown step by step."""
+    """Have all loaded programs report their steps: a profiler is active."""
     with _lock:
         programs = list(_programs)
     for program in programs:

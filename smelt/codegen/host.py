@@ -1,9 +1,9 @@
 """Writes the host program: Python text with `call(inputs) -> outputs`, which binds pointers and runs the steps.
 
-Names that the text uses are supplied by whoever executes it: `extern`, `Slot`, `Workspaces`, `launch`, `launch_short`,
-`fresh`, `torch`, `address(name)` (of kernels and segments) and `constants`.
+Names that the text uses are supplied by the loader: `extern`, `Slot`, `Workspaces`, `launch`, `launch_short`, `fresh`,
+`torch`, `address(name)` (of kernels and segments) and `constants`.
 
-Where results are handed out in stages, the text defines `steps`, a generator, and `call` over it (`Staged`).
+If results are returned in stages, the text defines a generator `steps`, and `call`, which runs it (`Staged`).
 
 With symbolic sizes the text defines `at(s0, ...)`, which makes the program for given values of the symbols, and `call`
 makes and caches these versions (`Sized`; it also uses `Version` and `place_buffers`). Kernels then read their sizes

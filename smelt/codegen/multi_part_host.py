@@ -1,6 +1,6 @@
 """The host program of a graph in parts: it runs the parts in order, and reads numbers and copies tensors between.
 
-Names that its text uses are supplied by whoever executes it: `parts`, the parts' programs; `operators`, those that it
+Names that its text uses are supplied by the loader: `parts`, the parts' programs; `operators`, the functions that it
 calls itself; and `torch`.
 """
 

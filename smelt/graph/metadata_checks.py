@@ -22,7 +22,7 @@ from smelt.shapes.size import known_equal
 
 
 def not_derived(node: fx.Node) -> str | None:
-    """How a node's metadata differs from what its operands give; None where it agrees, or where no rule applies."""
+    """How a node's metadata differs from that inferred from its operands; None if it agrees, or no rule applies."""
     if node.op != "call_function":
         return None
     if getattr(node.target, "__module__", "") == "smelt.prims.ops":
@@ -64,7 +64,7 @@ def given(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def _is_plain(val: Any) -> bool:
-    """Whether rules can decide without a question about sizes."""
+    """Whether rules can decide without comparing symbolic sizes."""
     if isinstance(val, (tuple, list)):
         return all(map(_is_plain, val))
     return val is None or type(val) is TensorMeta and not val.symbolic

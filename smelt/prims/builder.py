@@ -31,7 +31,7 @@ Value = Any
 
 
 def meta_of_value(value: Value) -> Any:
-    """The metas of an argument: nodes become their meta, tuples are walked, the rest stays."""
+    """An argument with each node replaced by its meta, also inside tuples."""
     if isinstance(value, Node):
         return value.meta["val"]
     if isinstance(value, (tuple, list)):
@@ -61,7 +61,7 @@ class Builder:
         return self.unique(prim, args)
 
     def _with_tensors(self, args: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Symbolic numbers as tensors: later stages meet them in `full` and `iota` only."""
+        """Replace symbolic numbers by tensors: later stages support them only in `full` and `iota`."""
         like: TensorMeta = next(a for a in args if isinstance(a, Node)).meta["val"]
         dtype = like.dtype
         if len(args) == 3:  # where
@@ -70,7 +70,7 @@ class Builder:
         return tuple(self.emit(full, like.shape, a, dtype, like.device) if type(a) is Size else a for a in args)
 
     def unique(self, prim: Prim, args: tuple[Value, ...]) -> Any:
-        """The node of exactly this application, made only once; the simplification rules are not asked."""
+        """The node of exactly this application, made only once, without simplification."""
         key = (prim.name, *map(_key, args))
         node = self._known.get(key)
         if node is None:
@@ -97,7 +97,7 @@ class Builder:
         return known
 
     def call(self, target: Callable[..., Any], args: tuple[Value, ...], kwargs: dict[str, Value], meta: Any) -> Any:
-        """A node of another kind (an ATen fallback) with the given meta."""
+        """A node that is no prim (an ATen fallback), with the given meta."""
         node = self.graph.create_node("call_function", target, args, kwargs)
         node.meta.update(self.scope)
         node.meta["val"] = meta
@@ -115,14 +115,14 @@ class Builder:
         return self.emit(PRIMS["broadcast_in_dim"], x, shape, tuple(range(lead, len(shape))))
 
     def keep(self, x: Node, dims: Sequence[int]) -> Node:
-        """x with dimensions of size 1 put back at dims (positions in the result): undoes a reduction's drop."""
+        """x with dimensions of size 1 inserted at dims (positions in the result): the `keepdim` form of a reduction."""
         own = x.meta["val"].shape
         rank = len(own) + len(dims)
         rest = iter(own)
         return self.emit(PRIMS["reshape"], x, tuple(1 if d in dims else next(rest) for d in range(rank)))
 
     def spread(self, x: Node, shape: Sequence[int], dims: Sequence[int]) -> Node:
-        """The result of a reduction over dims repeated back to shape."""
+        """The result of a reduction over dims, expanded to shape, which is that before the reduction."""
         kept = tuple(d for d in range(len(shape)) if d not in dims)
         return self.emit(PRIMS["broadcast_in_dim"], x, tuple(shape), kept)
 
@@ -150,7 +150,8 @@ for _prim in PRIMS.values():
 
 
 def _key(value: Value) -> Any:
-    """A hashable stand-in that also separates what Python calls equal: True and 1 and 1.0, 0.0 and -0.0."""
+    """A hashable key for an argument; it also distinguishes values that are equal in Python: True, 1 and 1.0; 0.0 and
+    -0.0."""
     kind = type(value)
     if kind is Node or kind is str or kind is torch.dtype or value is None:
         return value

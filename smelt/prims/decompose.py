@@ -51,13 +51,14 @@ def decompose(gm: fx.GraphModule, options: Options | None = None, apart: bool = 
     """The same program over primitives.
 
     Placeholders keep names, order and meta. The output node keeps its meta (the strides that the caller expects), and
-    so do the values that it returns. An output that decomposed to a mere input, or to the same value as another
-    output, becomes a copy, unless the ATen graph also returned one node at both positions.
+    so do the values that it returns. An output whose decomposition is an input, or the same value as another output,
+    becomes a copy, unless the ATen graph also returned one node at both positions.
 
     Args:
         gm: functional ATen graph; every node's `meta["val"]` is a TensorMeta, a tuple of them or a number.
-        apart: a backward of its own follows: inputs and results as they are when it runs (`meta["as_saved"]` says
-            which) are placeholders behind the others. Otherwise they are the inputs and results.
+        apart: the backward is a separate program. Then each node with `meta["as_saved"]` (an input or a result with the
+            value that it has when the backward runs) becomes a placeholder, after all others. Otherwise it is replaced
+            by the input or result.
 
     Raises:
         CompileError: a decomposition gave another dtype or shape than the operator.
@@ -92,9 +93,9 @@ def decompose(gm: fx.GraphModule, options: Options | None = None, apart: bool = 
 
 
 def fallbacks(gm: fx.GraphModule) -> Counter[str]:
-    """The operators that stayed ATen, with how often each occurs; sizes of tensors are none.
+    """The ATen operators left in the graph, with the number of calls of each; queries of sizes are not counted.
 
-    Nor are those of LIBRARY, and what a graph on a GPU computes on the CPU.
+    Not counted either: the operators of LIBRARY, and nodes that a graph on a GPU computes on the CPU.
     """
     mixed = Mixed(gm.graph)
     nodes = (n for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.target, OpOverload))
@@ -103,7 +104,7 @@ def fallbacks(gm: fx.GraphModule) -> Counter[str]:
 
 
 def _scope(node: Node) -> dict[str, Any]:
-    """The meta entries that a node hands to its decomposition's nodes (all but its value)."""
+    """The meta entries of a node that are copied to the nodes of its decomposition (all but its value)."""
     return {k: v for k, v in node.meta.items() if k not in ("val", "as_saved")} if len(node.meta) > 1 else {}
 
 
@@ -116,7 +117,7 @@ def _copy_placeholder(p: Lowering, node: Node) -> Node:
 
 
 def _as_saved(p: Lowering, node: Node) -> Node:
-    """An input or a result as it is when the backward runs."""
+    """A placeholder for an input or a result with the value that it has when the backward runs."""
     last = next(n for n in reversed(p.graph.nodes) if n.op == "placeholder")
     kind, which = node.meta["as_saved"]
     name = f"result_{which}_saved" if kind == "output" else f"{which}_{'memory' if kind == 'memory' else 'saved'}"
@@ -127,7 +128,7 @@ def _as_saved(p: Lowering, node: Node) -> Node:
 
 
 def _constant(p: Lowering, node: Node, gm: fx.GraphModule, mixed: Mixed) -> Any:
-    """A tensor that the program holds: one element becomes a `full`, others stay."""
+    """A constant tensor: one of a single element becomes a `full`, others stay `get_attr` nodes."""
     value = operator.attrgetter(str(node.target))(gm)
     single = isinstance(value, torch.Tensor) and value.numel() == 1 and value.dtype in PLAIN
     if single and not mixed.active:
@@ -140,7 +141,8 @@ def _constant(p: Lowering, node: Node, gm: fx.GraphModule, mixed: Mixed) -> Any:
 
 
 def _marked(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
-    """A mark, which stands for the first of its operands until it is known what is absent."""
+    """A gradient mark; its metadata is that of its first present operand, until it is known which gradients are
+    absent."""
     args = _mapped(node.args, values)
     target: Any = node.target
     return p.call(target, args, {}, next(each for each in args if each is not None).meta["val"])
@@ -173,7 +175,7 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any], mixed: Mix
 
 
 def _by_rule(rule: Callable[..., Any], p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], plain: bool) -> Any:
-    """What an operator's rule gives; NotImplemented where it does not hold for the arguments."""
+    """The result of an operator's decomposition; NotImplemented if it does not support the arguments."""
     args, kwargs = given
     result = node.meta["val"]
     value = rule(p, *args, **kwargs)
@@ -185,7 +187,8 @@ def _by_rule(rule: Callable[..., Any], p: Lowering, node: Node, given: tuple[Any
 
 
 def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: Any, creations: Mixed | None) -> Any:
-    """What an operator without a rule gives, which stays a call. `creations` notes what the CPU makes, if given."""
+    """The call of an operator without a decomposition, which stays in the graph. `creations`, if given, notes the CPU
+    tensors that it makes."""
     target: Any = node.target
     args, kwargs = given
     if isinstance(target, OpOverload) and target.namespace == "aten" and shared_arguments(target):
@@ -196,7 +199,7 @@ def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: 
     if creations is not None:
         creations.note_creation(value, node, args, kwargs)
     symbol = as_symbol(result)
-    if symbol is not None:  # a number that the program reads: later sizes are expressions over its name
+    if symbol is not None:  # a number read from a tensor: later sizes are expressions over its name
         value._rename(symbol.name)
     return value
 
@@ -204,10 +207,11 @@ def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: 
 def _as_recorded(
     p: Lowering, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """The arguments of an operator of a user's library, in the strides of the joint graph, and its result's metadata.
+    """The arguments of a library's operator, copied to the strides recorded in the joint graph, and its result's
+    metadata.
 
-    Its kernel may count on the strides, as it does in eager, and those of results follow from them. Values have no
-    gaps: where the joint graph records some, the result is what follows from the value.
+    Its kernel may rely on the strides that it gets in eager, and the strides of results depend on them. Values in a
+    prim graph have no gaps: if the joint graph records some, the result's metadata is inferred anew from the values.
     """
     target: Any = node.target
     args, kwargs = _in_strides(p, node.args, args), _in_strides(p, node.kwargs, kwargs)
@@ -242,10 +246,11 @@ def _lie_alike(told: Any, own: Any) -> bool:
 def _as_operands_lie(
     p: Lowering, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorded: Any
 ) -> tuple[tuple[Any, ...], Any]:
-    """The arguments of a view that runs in eager, and the metadata of its result: it lies as its operand does here.
+    """The arguments of a view that runs in eager, and its result's metadata, inferred from the strides of its operand
+    here.
 
-    Values have other strides than eager's tensors: of a copy that vanished, of one number that was expanded or
-    transposed. Where the view refuses them (`view(dtype)` of elements that are apart), it is of a row-major copy.
+    These may differ from eager's: a copy may have been removed, or a constant expanded or transposed. If the view
+    refuses them (`view(dtype)` of elements that are not contiguous), it is taken of a row-major copy.
     """
     copies = tuple(_row_major(p, a) if isinstance(a, Node) else a for a in args)
     for own in (args, copies):
@@ -259,13 +264,14 @@ def _as_operands_lie(
 def _row_major(p: Lowering, value: Node) -> Node:
     meta = value.meta["val"]
     if not isinstance(meta, TensorMeta) or tuple(meta.stride) == tuple(contiguous_stride(meta.shape)):
-        return value  # the strides of sizes 1 count as well: `view(dtype)` asks for that of the last dimension
+        return value  # strides of dimensions of size 1 must agree, too: `view(dtype)` checks that of the last dimension
     made = replace(PRIMS["clone"].meta(meta), stride=contiguous_stride(meta.shape))
     return p.call(PRIMS["clone"], (value,), {}, made)
 
 
 def _named_p(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The arguments up to the one called `p`, taken out of kwargs: rules call their builder `p` too."""
+    """Positional values for the parameters up to the one named `p`, removed from kwargs: a rule's builder is named `p`
+    as well."""
     if "p" not in kwargs:
         return []
     rest = schema_of(target).arguments[len(args) :]
@@ -297,7 +303,7 @@ def _is_plain(node: Node) -> bool:
 
 
 def _is_complex(node: Node) -> bool:
-    """Only complex numbers of two known parts are between it and plain dtypes."""
+    """Whether all its dtypes are supported if each complex one is replaced by the dtype of its components."""
     return all(_plain(m) for m in map(_components, (node.meta["val"], *(n.meta["val"] for n in node.all_input_nodes))))
 
 
@@ -308,7 +314,7 @@ def _components(meta: Any) -> Any:
 
 
 def _is_nothing(meta: Any) -> bool:
-    """Whether the results have no elements: then there is nothing to compute."""
+    """Whether none of the results has elements, so that there is nothing to compute."""
     if isinstance(meta, (tuple, list)):
         return bool(meta) and all(map(_is_nothing, meta))
     return isinstance(meta, TensorMeta) and is_empty(meta.shape)
@@ -329,7 +335,7 @@ def _plain(meta: Any) -> bool:
 
 
 def _check(node: Node, value: Any, result: Any) -> None:
-    """A decomposition keeps the operator's dtypes and shapes."""
+    """Check that a decomposition gave the operator's dtypes and shapes."""
     if isinstance(result, (tuple, list)):
         if len(value) != len(result):
             raise CompileError(f"the decomposition of {node.target} gave {len(value)} results, not {len(result)}")
@@ -342,7 +348,7 @@ def _check(node: Node, value: Any, result: Any) -> None:
 
 
 def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
-    """The output node: the values, each in memory of its own where the ATen graph promised that."""
+    """Make the output node; values are copied where results must not share memory, as in the ATen graph."""
     owner: dict[Node, Node] = {}
     memory = cache(_memory_of)
 
@@ -365,10 +371,10 @@ def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
 
 
 def _memory_of(value: Node) -> set[Node]:
-    """The nodes whose memory the value may lie in, where a view of this graph may be strides over its operand's.
+    """The nodes whose memory the value may share.
 
-    A view by itself is a value, computed into memory of its own. Under an operator of a library that returns a view of
-    its argument it may be none: the library is handed the operand's memory.
+    A view prim usually gets new memory. But if a library's operator returns a view of its argument and that argument is
+    a view prim, the library may be passed the prim's operand with other strides, and so the operand's memory.
     """
     roots = memory_of(value)
     return roots if roots == {value} else {n for root in roots for n in _behind_views(root)}
@@ -380,14 +386,14 @@ def _behind_views(node: Node) -> set[Node]:
     source = node.args[0]
     assert isinstance(source, Node)
     behind = {n for root in memory_of(source) for n in _behind_views(root)}
-    return {node, *behind}  # the view itself may be a result as well, with memory of its own that the library is handed
+    return {node, *behind}  # the view may also have its own memory, if it is a result
 
 
 def _laid_out(p: Lowering, value: Node, meta: TensorMeta) -> Node:
     """An output with the strides that the joint graph promised the caller; prims only propose some.
 
-    Gaps belong to a copy that nothing else reads: values inside of graphs have none. The kernel that computes the value
-    stores it there where it can.
+    Values inside of graphs have no gaps, so an output with gaps is a copy that nothing else reads. If possible, the
+    kernel that computes the value writes it directly to that copy.
     """
     own = value.meta["val"]
     if value.op != "call_function" or not isinstance(own, TensorMeta) or same_all(own.stride, meta.stride):
@@ -399,7 +405,7 @@ def _laid_out(p: Lowering, value: Node, meta: TensorMeta) -> Node:
 
 
 def _is_told(value: Node) -> bool:
-    """Whether an operator of a user's library gives the value, whose strides its fake kernel has told."""
+    """Whether the value is the result of a library's operator, so that its strides are those of the fake kernel."""
     while value.target is operator.getitem:
         value = value.args[0]  # type: ignore[assignment]
     return isinstance(value.target, OpOverload) and not is_of_torch(str(value.target))
@@ -418,9 +424,9 @@ def _lay_out(value: Node, own: TensorMeta, meta: TensorMeta) -> None:
 
 
 def _views(value: Node) -> Iterator[Node]:
-    """The views of a value, and of these, that record the strides which follow from its own.
+    """The views of a value, and views of these, whose recorded strides follow from the value's own.
 
-    A result that repeats a value records others: it is new memory.
+    A result that repeats another value has other recorded strides, since it is new memory.
     """
     for user in value.users:
         if isinstance(user.target, Prim) and user.target.kind is Kind.VIEW:

@@ -1,8 +1,8 @@
-"""Errors that eager raises in the backward of PyTorch's operators; looked up where the trace of a backward failed.
+"""Decides whether an error in the trace of a backward is one that eager raises as well, by running the graph in eager.
 
 Some forwards are valid while their derivative formulas fail: `scatter` with a source larger than its index, `qr` in a
-mode without a derivative. An error in a trace may also be a fault of this compiler. To tell the two apart, the graph is
-run in eager on tensors of ones, with gradients: an error of any result's backward there is eager's own.
+mode without a derivative. An error in a trace may also be a bug of this compiler. To distinguish the two, the graph is
+run in eager on tensors of ones, with gradients: an error that the backward of some result raises there is eager's.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ Told = tuple[type[Exception], str]
 
 
 def as_told(error: Exception) -> Told:
-    """A key that is equal for equal errors."""
+    """A key by which errors are compared: equal for the same error."""
     return type(error), str(error)
 
 
 def errors_of_backward(gm: fx.GraphModule, examples: Sequence[Any]) -> frozenset[Told]:
-    """Errors that eager raises in backwards of a torch-level graph's results; empty where the graph cannot be run."""
+    """Errors that eager raises in the backward of each result of a torch-level graph; empty if the graph cannot be
+    run."""
     if not all(map(_is_plain, examples)) or not all(map(_only_computes, gm.graph.nodes)):
         return frozenset()
     if sum(extent(x.shape, x.stride()) for x in examples) > LARGEST:
@@ -40,7 +41,7 @@ def errors_of_backward(gm: fx.GraphModule, examples: Sequence[Any]) -> frozenset
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         try:
             results = preserving(gm, *map(_ones, examples))
-        except Exception:  # the forward rejects ones: its errors depend on values
+        except Exception:  # the forward refuses ones: its errors depend on values
             return frozenset()
         for result in results if isinstance(results, (list, tuple)) else [results]:
             if isinstance(result, torch.Tensor) and result.requires_grad:
@@ -59,7 +60,8 @@ _KINDS = (BuiltinFunctionType, FunctionType, MethodDescriptorType)
 
 
 def _only_computes(node: fx.Node) -> bool:
-    """Whether each node is PyTorch's own function, method or mode, and no tensor of the program could be written to."""
+    """Whether the node is a function, method or mode of PyTorch, an input or the output, and not a tensor of the
+    program, which the run could write to."""
     if node.op != "call_function":
         return node.op in ("call_method", "placeholder", "output")
     if node.target in MODE_CHANGES:
@@ -68,10 +70,10 @@ def _only_computes(node: fx.Node) -> bool:
 
 
 def _ones(example: torch.Tensor) -> torch.Tensor:
-    """Ones, laid out as the example is; zeros for indices, of which there is always one that is valid."""
+    """Ones with the example's strides; zeros for indices, since zero is always a valid index."""
     value = 1 if example.is_floating_point() or example.is_complex() else 0
     memory = torch.full((extent(example.shape, example.stride()),), value, dtype=example.dtype)
     if example.is_leaf:
         return memory.as_strided(example.shape, example.stride()).requires_grad_(example.requires_grad)
-    # what was computed may be written to, where a view of a leaf may not
+    # a computed tensor may be written in place; a view of a leaf may not
     return memory.requires_grad_().clone().as_strided(example.shape, example.stride())

@@ -1,4 +1,4 @@
-"""What graphs are made of: metadata of values, symbolic sizes, storages and views, schemas, modules, printing.
+"""Elements of graphs: metadata of values, symbolic sizes, storages and views, schemas, modules, printing.
 
 Every other folder of `graph`, and every stage, builds on this one.
 """

@@ -89,7 +89,7 @@ def _expect_close(
 
 
 def check_form(name: str, parameters: str, run: Callable[..., torch.Tensor]) -> OpOverload:
-    """A new operator that computes a flag, or raises an error."""
+    """A new operator that returns a flag, a bool without dimensions, or raises an error."""
     return _operator(name, f"({parameters}) -> Tensor", run)
 
 
@@ -142,7 +142,7 @@ its further arguments.
 
 
 def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
-    """An operator that takes tensors without dimensions for these parameters, for which `op` takes numbers.
+    """A form of `op` that takes tensors without dimensions for these parameters, for which `op` takes numbers.
 
     Graphs hold numbers that are known only at a call in such tensors. A decomposition of `op` is used for the form as
     well (`base_of`), if it can compute with tensors there.

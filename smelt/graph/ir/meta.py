@@ -74,12 +74,13 @@ class OpaqueMeta(TensorMeta):
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
-    """Whether the memory of a tensor does not contain its values: conjugates, negatives, zeros without memory."""
+    """Whether a tensor's values are not in its memory as they are: conjugate or negative views, zeros without
+    memory."""
     return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
 
 
 def is_opaque(tensor: torch.Tensor) -> bool:
-    """Whether graphs hold the tensor as an `OpaqueMeta`."""
+    """Whether the tensor's metadata in graphs is an `OpaqueMeta`."""
     return tensor.layout in _SPARSE or tensor.is_quantized
 
 
@@ -144,7 +145,7 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def same_steps(shape: Sequence[IntLike], a: Sequence[IntLike], b: Sequence[IntLike]) -> bool:
-    """Whether two strides lead to the same elements of a tensor of this shape."""
+    """Whether two strides address the same elements of a tensor of this shape (dimensions of size 1 are ignored)."""
     return all(same(n, 1) or same(x, y) for n, x, y in zip(shape, a, b, strict=True))
 
 
@@ -181,7 +182,7 @@ def inverse(order: Sequence[int]) -> list[int]:
 
 
 def _is_dense_for_all(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
-    """`is_dense` for all values of symbolic sizes: some order of the dimensions must fit whatever they are."""
+    """`is_dense` for all values of symbolic sizes: one order of the dimensions must fit for each of them."""
     left = [(n, s) for n, s in zip(shape, stride, strict=True) if not known_equal(n, 1)]
     step: IntLike = 1
     while left:
@@ -222,8 +223,8 @@ def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """The same with a definite answer: what cannot be proved is decided by the example's sizes, which is assumed from
-    there on.
+    """As `may_overlap`, but never undecided: what cannot be proved is decided by the example's sizes and becomes an
+    assumption.
     """
 
     def less(a: IntLike, b: IntLike) -> bool:
@@ -245,7 +246,7 @@ def _overlap(shape: Sequence[IntLike], stride: Sequence[IntLike], less: Callable
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Number of elements from the first to the last that the tensor can touch (0 when it has none)."""
+    """Number of elements from the first to the last of the tensor in memory, gaps included (0 when it has none)."""
     last = 0
     for size, step in zip(shape, stride, strict=True):
         if size == 0:
@@ -255,9 +256,7 @@ def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def reach(shape: Sequence[int], stride: Sequence[int], offset: int) -> int:
-    """Number of elements from the beginning of the memory to the last that a view of it can touch (0 when
-    it has none).
-    """
+    """Number of elements from the beginning of the memory to the last one of a view of it (0 when it has none)."""
     own = extent(shape, stride)
     return 0 if same(own, 0) else offset + own
 

@@ -172,7 +172,7 @@ def _comment(node: fx.Node) -> str:
 
 
 def describe(val: Any) -> str:
-    """A node's `meta["val"]` in a few characters: `float32[2, 3]`."""
+    """A node's `meta["val"]` as short text: `float32[2, 3]`."""
     match val:
         case None:
             return ""

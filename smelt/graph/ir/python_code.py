@@ -45,9 +45,7 @@ def _write(module: fx.GraphModule) -> None:
 
 
 def _is_writable(node: fx.Node) -> bool:
-    """Whether the code that `torch.fx` writes for the node, with keywords as they are and values by their `repr`, is
-    right.
-    """
+    """Whether `torch.fx` writes correct code for the node: it writes keywords unchanged, and values by their `repr`."""
     return (
         _is_called_by_name(node)
         and all(map(is_plain_name, node.kwargs))

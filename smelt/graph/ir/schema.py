@@ -33,13 +33,13 @@ class OpInfo:
         moves: it changes which elements its first argument views (`t_`, `squeeze_`).
         written: names of the arguments that it writes, in schema order.
         returned: for each result the name of the written argument that it is, or None for a fresh one.
-        functional: for WRITE, the operator that returns what this one writes: fresh results first, then one for each
-            written argument; for an operator that `moves`, the view. None when there is none.
+        functional: for WRITE, the operator without writes: it returns the fresh results, then the new value of each
+            written argument; for an operator that `moves`, the view operator. None when there is none.
         silent: for PURE, it has an effect besides its results.
         outs: its written arguments are those of an `out=`.
         counts_inside: it increments version counters only through the operators that it calls.
         derived_inside: autograd follows it only through the operators that it calls.
-        picks: for VIEW, its results are not simply views of its first argument: other tensors take part.
+        picks: for VIEW, its results depend on other tensors than the first argument, or alias other arguments.
     """
 
     kind: Kind
@@ -110,7 +110,7 @@ def _depends_on_others(schema: Any) -> bool:
 
 
 def _has_effects(returns: Sequence[Any]) -> bool:
-    """Whether an operator is called for other effects than its tensors: it returns none, or a handle to wait for."""
+    """Whether an operator has other effects than on tensors: it returns no tensor, or a handle to wait for."""
     types = [str(each.type) for each in returns]
     return not any("Tensor" in each for each in types) or any(each.endswith(".c10d.Work") for each in types)
 
@@ -157,7 +157,7 @@ def find_op(name: str) -> OpOverload | None:
 
 
 def _functional(op: OpOverload, written: tuple[str, ...]) -> OpOverload | None:
-    """The overload with the same arguments that returns what `op` writes (for `t_` the view)."""
+    """The overload with the same arguments that returns the values that `op` writes (for `t_` the view operator)."""
     if op.name() in _FUNCTIONAL_NAMES:
         return find_op(_FUNCTIONAL_NAMES[op.name()])
     space, _, base = schema_of(op).name.partition("::")
@@ -181,7 +181,8 @@ _OF_NEW_TENSORS = [
     ("device", "Optional[Device]"),
     ("pin_memory", "Optional[bool]"),
 ]
-"""Parameters of operators that make a tensor from no tensor, in place of an `out=`, which has these properties."""
+"""Parameters of factory operators (which take no tensor) that their `out=` overloads lack: the `out` tensor defines
+them."""
 
 COLLECTIVES = ("_c10d_functional", "c10d", "c10d_functional")
 """Namespaces of PyTorch's collectives."""

@@ -1,4 +1,4 @@
-"""Seeds as inputs of a graph: one for each device that draws random numbers, which all depend on it."""
+"""Seeds as inputs of a graph: one for each device on which random numbers are drawn; all numbers there depend on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FROM_SEEDS = frozenset(
         aten.exponential.default,
     }
 )
-"""Operators whose decompositions always use the seed; others may stay torch's and draw from its generator."""
+"""Operators whose decompositions always use the seed; others may run in eager and draw from torch's generator."""
 
 
 def seed_name(k: int) -> str:

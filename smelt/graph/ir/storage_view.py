@@ -31,7 +31,7 @@ class Layout:
         self._on_meta: torch.Tensor | None = None
 
     def fresh(self) -> torch.Tensor:
-        """A new tensor on the meta device with this layout."""
+        """A new meta-device tensor with this layout."""
         val = self.val
         if self.offset == 0:
             return torch.empty_strided(val.shape, val.stride, dtype=val.dtype, device=META)
@@ -39,7 +39,7 @@ class Layout:
         return whole.as_strided(val.shape, val.stride, self.offset)
 
     def on_meta(self) -> torch.Tensor:
-        """A tensor on the meta device with this layout, the same at each call."""
+        """A meta-device tensor with this layout; each call returns the same object."""
         if self._on_meta is None:
             self._on_meta = self.fresh()
         return self._on_meta
@@ -58,7 +58,7 @@ def with_index(device: torch.device) -> torch.device:
 def layout_for(
     shape: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...], device: torch.device, offset: int = 0
 ) -> Layout:
-    """The one layout with these properties."""
+    """The layout object with these properties; equal layouts are one object."""
     key = (shape, dtype, stride, device, offset)
     known = _layouts.get(key)
     if known is None:
@@ -67,7 +67,7 @@ def layout_for(
 
 
 def opaque_layout(val: OpaqueMeta) -> Layout:
-    """The one layout of an opaque tensor."""
+    """The layout object of an opaque tensor; equal layouts are one object."""
     known = opaque_layouts.get(val)
     if known is None:
         known = remember(opaque_layouts, val, Layout(val, 0))
@@ -131,7 +131,7 @@ class StorageView:
     Attributes:
         layout: metadata of the tensor.
         parent, step: the view that it is taken from, and the operator; None for the root.
-        node: the recorder's value of this view as of storage version `version`.
+        node: the recorder's value of this view at storage version `version`.
         rows: the sparse form of the tensor, if it is a sparse gradient.
         conjugate, negative: the values are the conjugates or negatives of the memory's contents (`conj()`).
     """
@@ -155,8 +155,8 @@ class StorageView:
 
 
 class Rows(NamedTuple):
-    """A sparse gradient: `values[k]` is added to row `indices[0, k]` of the whole, for each k whose index
-    is not `but`.
+    """A sparse gradient: `values[k]` is added to row `indices[0, k]` of the dense gradient, for each k whose index is
+    not `but`.
     """
 
     indices: ViewedTensor

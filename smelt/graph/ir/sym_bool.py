@@ -1,4 +1,4 @@
-"""Predicates over sizes that are not decided yet: the contents of a `torch.SymBool`."""
+"""Undecided predicates over sizes: the contents of a `torch.SymBool`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class SymbolicPredicate:
     """A comparison of sizes that can be neither proved nor disproved, or a combination of such.
 
     Attributes:
-        ask: decides it, for which an assumption may have to be made.
-        prove: its truth, if that holds for all sizes, else None.
+        ask: decides it; may add an assumption.
+        prove: its truth if that is the same for all sizes, else None.
         example: its truth for the sizes of the example.
         fact: the assumption that corresponds to its truth; None for a combination.
         operands: the predicates of a combination.
@@ -34,8 +34,8 @@ class SymbolicPredicate:
         self.ask, self.prove, self.example, self.fact, self.operands = ask, prove, example, fact, operands
 
     def expect(self, text: str, error: str) -> bool:
-        """Assume that it is true, because compiled code will check it. False: it has no unbacked sizes, or was decided
-        false.
+        """Assume that it is true, and have compiled code check it. Returns False if it has no unbacked sizes, or was
+        decided false.
 
         Args:
             text, error: the error that the code raises otherwise.
@@ -50,7 +50,7 @@ class SymbolicPredicate:
         return True
 
     def sizes(self) -> list[Any]:
-        """The sizes that it compares."""
+        """The sizes that the predicate compares."""
         own = [] if self.fact is None else [self.fact.left, self.fact.right]
         return own + [size for operand in self.operands for size in operand.sizes()]
 

@@ -2,8 +2,8 @@
 
 C++ code that computes with sizes (composite operators, derivative formulas) calls the node's methods, so everything
 that it computes stays a `Size`, or a `Ratio` of sizes. A comparison without a proof stays a `SymbolicPredicate` until
-it is needed as a bool: some C++ code states which truth it may assume for every size, and then no assumption is needed.
-(The node protocol: c10/core/SymNodeImpl.h in PyTorch.)
+it is needed as a bool. Some C++ code states which value it accepts if the comparison is undecided; then no assumption
+is needed. (The node protocol: c10/core/SymNodeImpl.h in PyTorch.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from smelt.shapes.size import IntLike, Size, known_equal, lowest
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 SYMBOLIC_CLASSES = classes(*SYMBOLIC)
-"""The same as a set, for a test of a class."""
+"""The same classes as a set."""
 
 
 class Ratio:
@@ -118,7 +118,7 @@ class SizeNode:
         return SizeNode(number, float)
 
     def str(self) -> str:
-        """The text that the program prints: that of the number, to which the size is pinned."""
+        """The text for a program that prints it: that of the number, to which the size is pinned."""
         return repr(self.number())
 
     _graph_repr = str
@@ -146,20 +146,20 @@ class SizeNode:
         return self.bool_()
 
     def expect_true(self, file: Any, line: Any) -> bool:
-        """Decide a condition where the caller raises an error if it is false: compiled code can check it instead."""
+        """Decide a condition whose caller raises an error if it is false: compiled code may check it instead."""
         expected = isinstance(self.value, SymbolicPredicate) and self.value.expect(
             "a size is out of range", "RuntimeError"
         )
         return expected or self.bool_()
 
     def guard_or_false(self, file: Any, line: Any) -> bool:
-        """Decide a condition where the caller may act as if it were false."""
+        """Decide a condition that the caller accepts as false if it is undecided."""
         return self._unless(False)
 
     guard_size_oblivious = guard_or_false
 
     def guard_or_true(self, file: Any, line: Any) -> bool:
-        """Decide a condition where the caller may act as if it were true."""
+        """Decide a condition that the caller accepts as true if it is undecided."""
         return self._unless(True)
 
     def _unless(self, usual: bool) -> bool:
@@ -241,7 +241,7 @@ class SizeNode:
 
 
 _SYMBOLIC_VALUES = (Size, Ratio, SymbolicPredicate, Real)
-"""Values that are not known before the compiled code runs."""
+"""Classes of values that are not known before the compiled code runs."""
 
 
 def _values(nodes: Any) -> Any:
@@ -453,7 +453,7 @@ def floor_divided(left: Any, right: Any) -> Any:
 
 
 def symbolic_value(value: Any) -> Any:
-    """The value in the node of a SymInt, SymFloat or SymBool; a foreign one unchanged."""
+    """The value in the node of a SymInt, SymFloat or SymBool; one with another library's node is returned unchanged."""
     return value.node.value if isinstance(value.node, SizeNode) else value
 
 
@@ -505,7 +505,7 @@ _PLAIN = by_class({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool
 
 
 def is_other_number(kind: type) -> bool:
-    """Whether it is a class of numbers that torch's symbolic ones do not support: any but int, float and bool."""
+    """Whether it is a number of a class that torch's symbolic numbers do not support: any but int, float and bool."""
     if kind in _KNOWN:
         return False
     return issubclass(kind, (int, float, complex, numpy.generic)) or issubclass(kind, numbers.Number)
@@ -515,7 +515,7 @@ _KNOWN = classes(int, float, bool, *SYMBOLIC)
 
 
 def with_supported_operands(left: Any, right: Any) -> tuple[Any, Any]:
-    """Two operands; a symbolic one as a plain number if the other is a number that it does not support.
+    """Two operands; a symbolic one is replaced by its plain number if it does not support the class of the other one.
 
     With such a number the operators of symbolic numbers give wrong results: not equal.
     """

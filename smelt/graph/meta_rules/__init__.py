@@ -1,3 +1,1 @@
-"""Metadata inference: what an operator returns and what it refuses. `infer` tries rules first, then PyTorch's meta
-kernels.
-"""
+"""Metadata inference: results and argument errors of operators. `infer` tries rules, then PyTorch's meta kernels."""

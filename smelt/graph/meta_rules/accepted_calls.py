@@ -50,7 +50,7 @@ def _has_elements(val: TensorMeta) -> bool:
 
 
 def _are_dims(val: TensorMeta, dims: Any) -> bool:
-    """Whether these are distinct dimensions of the tensor."""
+    """Whether these numbers are distinct dimensions of the tensor."""
     listed = [dims] if isinstance(dims, int) else list(dims or ())
     if not all(type(d) is int and in_range(d, val.ndim) for d in listed):
         return False

@@ -1,4 +1,5 @@
-"""Corrections of PyTorch's meta kernels that hold on every device: strides and dtypes as the operators give them."""
+"""Corrections of PyTorch's meta kernels on every device: strides and dtypes that the operators' kernels really
+return."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def with_gaps_of(val: TensorMeta) -> Layout | None:
 
 
 def _written_view(answer: Layout, args: Sequence[Any]) -> Layout:
-    """The first argument with a region overwritten: a copy of its memory, gaps included."""
+    """The result of an operator that returns its first argument with a region overwritten: laid out like it, gaps
+    included."""
     return with_gaps_of(val_of(args[0])) or answer
 
 
@@ -45,7 +47,7 @@ def _gradient_of_input(answer: Layout, args: Sequence[Any]) -> Layout:
 
 
 def _each_loss(answer: Layout, args: Sequence[Any]) -> Layout:
-    """For fp16 and bf16 PyTorch computes in float32: operands become new memory, without overlap."""
+    """For fp16 and bf16 PyTorch computes in float32: operands are copied to new memory, without overlap."""
     val = answer.val
     if not val.shape:
         return answer

@@ -111,13 +111,14 @@ def _of_indices(func: OpOverload, args: Sequence[Any]) -> Exception | None:
 
 
 def _is_usual(func: OpOverload, dtypes: set[torch.dtype]) -> bool:
-    """Whether an operator on tensors of one device is known to accept these dtypes, or takes too long to run."""
+    """Whether the run can be skipped: the operator is known to accept these dtypes on one device, or takes too long to
+    run."""
     usual = all(dtype.is_floating_point for dtype in dtypes) and name_in_namespace(func) in _PRODUCTS
     return dtypes == {torch.float32} or usual or any(name in name_in_namespace(func) for name in SLOW_NAMES)
 
 
 def _may_run(func: OpOverload, info: OpInfo, tensors: Sequence[ViewedTensor], devices: set[torch.device]) -> bool:
-    """Whether a run on small zeros has no side effects, and could show more than metadata does."""
+    """Whether a run on small zeros has no side effects, and may find an error that the metadata rule does not."""
     if any(name in name_in_namespace(func) for name in _REFUSES_ZEROS):
         return False
     if info.kind is Kind.VIEW or info.random or info.silent or takes_lengths(func):

@@ -1,8 +1,8 @@
 """Errors that eager raises for an operator's arguments: found by running the operator on small real tensors.
 
 Meta kernels check shapes, but not all that a kernel checks: `torch.mm` of two dtypes, `copy_` of a tensor that is too
-large, `rand_like` of integers. Some raise other texts. A program that catches such an error must get it at the
-operator, after all effects before it, and not when a whole graph runs; so capture has to know.
+large, `rand_like` of integers. Some raise errors with another text. A program that catches such an error must get it at
+the operator, after all earlier effects, and not when the whole graph runs; so the error must be found during capture.
 
 For small CPU tensors the operator runs once for each new layout of its arguments. An error that it raises for zeros as
 well as for ones does not depend on values: any call with these layouts raises it. For large arguments, if no number
@@ -49,8 +49,8 @@ def refusal(
     """The error that the operator raises for any tensors of these layouts; None: there is none, or it is not known.
 
     Args:
-        doubted: the error of a metadata rule; the operator then runs on larger tensors as well. (So it does when it
-            writes to memory that it reads.)
+        doubted: the error of a metadata rule; if given, the operator runs on larger tensors as well. (It also does if
+            it writes to memory that it reads.)
 
     Raises:
         Unsupported: the operator accepts what the metadata rule refused.
@@ -88,7 +88,8 @@ def _refusal_of_smaller(
 
 
 def _is_refused_for_types(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether only a mix of floating types can be refused: smaller tensors of one type are accepted."""
+    """Whether only a mix of floating types can be the reason for the refusal: smaller tensors of one type are
+    accepted."""
     values = (*args, *kwargs.values())
     found = list(filter(_is_inexact, (tensor.storage_view.layout.val.dtype for tensor in tensors_among(values))))
     if len(set(found)) < 2:

@@ -1,4 +1,4 @@
-"""Strides of Fourier transforms on a CPU, which order dimensions differently than the meta kernels."""
+"""Strides of Fourier transforms on a CPU, whose kernels order dimensions differently than the meta kernels."""
 
 from __future__ import annotations
 

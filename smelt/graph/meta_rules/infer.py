@@ -39,7 +39,7 @@ aten = torch.ops.aten
 
 
 class DataDependent(Unsupported):
-    """An operator whose result, or whose result's shape, depends on the values in a tensor."""
+    """Raised for an operator whose result, or its shape, depends on the values in a tensor."""
 
 
 def depends_on_values(what: str) -> DataDependent:
@@ -220,7 +220,7 @@ _RESIZE_AS_COMPUTED = frozenset(
         aten.ormqr.default,
     }
 )
-"""Operators with this property besides the elementwise ones."""
+"""Operators with this property, besides the elementwise ones."""
 
 
 def _out_layout(

@@ -1,4 +1,4 @@
-"""Results that are larger than the memory: eager's allocation fails at that line.
+"""Refuses results that are larger than the memory, as eager's allocation would fail at that line.
 
 Compiled code stores few of its values, so it would not allocate such a result, but compute it element by element for
 hours. A result of at most `MAX_MEMORY_MULTIPLE` times the memory is still computed: that takes minutes.
@@ -20,7 +20,7 @@ from smelt.shapes.size import Size, symbols
 from smelt.shapes.unbacked import is_unbacked
 
 MAX_MEMORY_MULTIPLE = 64
-"""How many times the memory a value may need that is not stored."""
+"""Most bytes of a computed value that is not stored, as a multiple of the memory."""
 ALWAYS_COMPUTED_BYTES = 2**40
 """Results of fewer bytes are always computed."""
 
@@ -44,7 +44,7 @@ class NoRoom(Unsupported):
 
 @functools.cache
 def most_bytes(device: torch.device) -> int:
-    """The bytes of the largest result that is computed on a device without being stored."""
+    """Bytes of the largest result that may be computed on a device without being stored."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if device.type == "cuda" and torch.cuda.is_available():
         memory = max(memory, torch.cuda.get_device_properties(device).total_memory)

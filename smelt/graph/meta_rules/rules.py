@@ -65,7 +65,7 @@ def _as_format(val: TensorMeta, dtype: torch.dtype | None = None) -> Layout:
     return _fresh(val, val.shape, dtype, channels_last_stride(val.shape) if last else None)
 
 
-# -- products, joins, reductions -----------------------------------------------------------------------------------
+# -- products, concatenation, reductions -------------------------------------------------------------------------------
 
 
 def _addmm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
@@ -100,7 +100,7 @@ def _cat(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _joined_tensors(tensors: list[TensorMeta]) -> list[TensorMeta] | None:
-    """The tensors that are joined, if they have one dtype and number of dimensions, else None."""
+    """The tensors to concatenate, if they have one dtype and number of dimensions, else None."""
     if not tensors or len({t.dtype for t in tensors}) > 1:
         return None
     if len({t.ndim for t in tensors}) > 1:  # an empty list of numbers adds nothing
@@ -130,7 +130,7 @@ def _stack(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _split_stride(shape: Sequence[int], dim: int, count: int) -> tuple[int, ...]:
-    """Strides of channels-last images joined along `dim`, if that dimension is then split into `count`."""
+    """Strides of channels-last images concatenated along `dim`, if that dimension is then split into `count`."""
     joined = (*shape[:dim], shape[dim] * count, *shape[dim + 1 :])
     stride = channels_last_stride(joined)
     if is_symbolic(joined):
@@ -191,7 +191,7 @@ def _softmax_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any
 
 
 def _dropout_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """On a GPU in the gradient's format; on a CPU by its product with the mask and a float."""
+    """On a GPU in the gradient's format; on a CPU that of the product of gradient, mask and a float."""
     val, mask = val_of(args[0]), val_of(args[1])
     floating = val.dtype.is_floating_point or val.dtype.is_complex
     if val.device.type == "cuda":
@@ -219,7 +219,7 @@ def _log_sigmoid(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _power_of_number(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Row-major, unlike other elementwise operators; the dtype by a run of the operator."""
+    """Row-major, unlike other elementwise operators; the dtype is found by running the operator."""
     val = val_of(args[1])
     return _fresh(val, val.shape, func(args[0], torch.ones((0,) * len(val.shape), dtype=val.dtype)).dtype)
 
@@ -288,7 +288,8 @@ def _embedding(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _embedding_bag(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """A run of the real operator on one row of zeros: which side results are empty depends on the path it takes."""
+    """Run the real operator on one row of zeros: which of the extra results are empty depends on its kernel's code
+    path."""
     values = (*args, *(p.default_value for p in schema_of(func).arguments[len(args) :]))
     weight, indices, offsets, by_frequency, mode, sparse, factors, last, padding = values
     val, index, offset = val_of(weight), val_of(indices), val_of(offsets)
@@ -318,7 +319,8 @@ def _gather(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _is_determined_by_rows(val: TensorMeta, shape: Sequence[int]) -> bool:
-    """Whether a result of such indices is row-major; for sizes 0 and 1 the order of strides decides that.
+    """Whether the result of indexing by rows is certainly row-major. With sizes 0 or 1 it depends on the order of
+    strides.
 
     Unbacked sizes are assumed to be more than 0.
     """
@@ -394,7 +396,7 @@ def _new(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _made(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """A fresh row-major tensor from nothing: `zeros`, `rand`, `full`."""
+    """A fresh row-major tensor of a factory operator: `zeros`, `rand`, `full`."""
     if kwargs.get("memory_format") not in (None, torch.contiguous_format):
         return None
     dtype = kwargs.get("dtype") or _dtype_of_number(args[1] if func is aten.full.default else 0.0)
@@ -514,7 +516,7 @@ def _convolution(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _image_format(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> bool:
-    """Whether a convolution of these runs in, and returns, channels last.
+    """Whether a convolution of these operands runs in channels last, and so returns it.
 
     A 1-d convolution is a 2-d one over a single row; its input is made row-major before. For float64 the libraries
     support no other order than row-major, except for images on a CPU. (PyTorch: aten/src/ATen/native/ConvUtils.h.)

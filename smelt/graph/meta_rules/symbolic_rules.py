@@ -1,4 +1,4 @@
-"""Metadata of operators on symbolic sizes, where static sizes are left to PyTorch's meta kernels.
+"""Metadata of operators on symbolic sizes; for static sizes these operators use PyTorch's meta kernels.
 
 A rule returns layouts, or None: then sizes are pinned and the meta kernel is run, which also raises eager's error for
 wrong arguments. Comparisons of sizes may add assumptions, as everywhere.
@@ -270,7 +270,8 @@ def _picked_in_rows(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _as_walked(index: TensorMeta, shape: Sequence[IntLike], before: int, after: int) -> TensorMeta:
-    """`index.expand(shape)` viewed with so many sizes of 1 before and after, whose strides break ties."""
+    """Metadata of `index.expand(shape)` with dimensions of size 1 added before and after, whose strides break ties in
+    the memory order."""
     steps: list[IntLike] = []
     for d in range(len(shape) - 1, -1, -1):
         at = d - (len(shape) - index.ndim)

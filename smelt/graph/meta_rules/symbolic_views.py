@@ -85,8 +85,8 @@ def _is_unchanged(shape: Sequence[IntLike], new: Sequence[IntLike]) -> bool:
 
 
 def _runs(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> list[tuple[IntLike, IntLike]]:
-    """(elements, innermost stride) of each run, from the innermost on. A dimension of size 1 belongs to the run inside
-    of it, for any stride.
+    """(elements, innermost stride) of each run, from the innermost on. A dimension of size 1 belongs to the run of the
+    next inner dimension, for any stride.
     """
     runs: list[tuple[IntLike, IntLike]] = []
     for n, s in zip(reversed(shape), reversed(stride), strict=True):
@@ -201,7 +201,7 @@ def _squeeze(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _split(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Views of one length each; their number has to be known."""
+    """Views of equal length; their number has to be a plain number."""
     val, length, dim = val_of(args[0]), args[1], args[2] if len(args) > 2 else kwargs.get("dim", 0)
     size = val.shape[dim % val.ndim]
     count = max((hint(size) + hint(length) - 1) // hint(length), 1) if hint(length) else 1

@@ -187,7 +187,7 @@ def _channel_shuffle(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _is_empty(val: TensorMeta) -> bool:
-    """Whether it has no elements, at this call."""
+    """Whether the tensor has no elements for the sizes of this call."""
     return any(same(n, 0) for n in layout_sizes(val.shape))
 
 
