@@ -274,7 +274,7 @@ def test_a_backward_in_stages_is_replayed_stage_by_stage(monkeypatch):
     torch.manual_seed(0)
     layers = [layer for _ in range(4) for layer in (torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Dropout(0.0))]
     net = torch.nn.Sequential(*layers).cuda()
-    compiled = smelt.compile(net, options={"stages": 20_000})
+    compiled = smelt.compile(net, options={"stages": 10_000})
     double = smelt.compile(lambda t: t * 2)
     replays = []
     replay = Device.replay
@@ -297,5 +297,5 @@ def test_a_backward_in_stages_is_replayed_stage_by_stage(monkeypatch):
         for parameter, gradient in zip(net.parameters(), wanted, strict=True):
             torch.testing.assert_close(parameter.grad, gradient)
             torch.testing.assert_close(seen[parameter][1], (2 * gradient).sum().item(), rtol=1e-4, atol=1e-3)
-    assert max(replays) >= 3
+    assert max(replays) == 3  # a layer has 16,640 bytes of gradients
     assert len({launched for launched, _ in seen.values()}) >= 3  # hooks ran at different stages
