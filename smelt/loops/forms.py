@@ -16,7 +16,7 @@ from smelt.shapes.size import IntLike, Size
 Form = Hashable
 """Types that are compared by equality as a whole."""
 
-_PLAIN = (str, int, bool, torch.dtype, torch.device, torch.memory_format, torch.layout, type(None))
+_PLAIN = frozenset({str, int, bool, torch.dtype, torch.device, torch.memory_format, torch.layout, type(None)})
 
 
 def form_of(node: fx.Node) -> Form:

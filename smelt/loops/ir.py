@@ -14,7 +14,7 @@ logical: shape and dtype. Memory (which values have a buffer, its strides and of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -241,11 +241,17 @@ class LoopProgram:
     symbols: list[Symbol] = field(default_factory=list)
     after: dict[str, str] = field(default_factory=dict)
     calls: dict[str, tuple[fx.Node, int]] = field(default_factory=dict)
+    _users: dict[str, list[str]] | None = field(default=None, init=False, repr=False, compare=False)
 
-    def users(self) -> dict[str, list[str]]:
-        """For each node, the nodes that read it (once each, in program order)."""
-        users: dict[str, list[str]] = {name: [] for name in self.nodes}
-        for node in self.nodes.values():
-            for name in dict.fromkeys(node.inputs):
-                users[name].append(node.name)
-        return users
+    def users(self) -> Mapping[str, list[str]]:
+        """For each node, the nodes that read it (once each, in program order).
+
+        Computed once: passes make new programs instead of changing nodes.
+        """
+        if self._users is None:
+            users: dict[str, list[str]] = {name: [] for name in self.nodes}
+            for node in self.nodes.values():
+                for name in node.inputs if len(node.inputs) < 2 else dict.fromkeys(node.inputs):
+                    users[name].append(node.name)
+            self._users = users
+        return self._users

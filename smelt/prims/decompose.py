@@ -280,11 +280,10 @@ def _named_p(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _mapped(arg: Any, values: dict[Node, Any]) -> Any:
-    kind = type(arg)
-    if kind is Node:
+    if type(arg) is Node:
         return values[arg]
-    if kind is tuple or isinstance(arg, (list, tuple)):
-        return tuple(_mapped(a, values) for a in arg)
+    if isinstance(arg, (list, tuple)):
+        return tuple([values[a] if type(a) is Node else _mapped(a, values) for a in arg])
     return arg
 
 
@@ -297,9 +296,9 @@ def _listed(arg: Any, top: bool = True) -> Any:
 
 
 def _is_plain(node: Node) -> bool:
-    if complex in map(type, node.args) or complex in map(type, node.kwargs.values()):
+    if complex in map(type, node.args) or (node.kwargs and complex in map(type, node.kwargs.values())):
         return False
-    return _plain(node.meta["val"]) and all(_plain(n.meta["val"]) for n in node.all_input_nodes)
+    return _plain(node.meta["val"]) and all([_plain(n.meta["val"]) for n in node.all_input_nodes])
 
 
 def _is_complex(node: Node) -> bool:

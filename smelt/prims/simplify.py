@@ -84,7 +84,15 @@ def rounded(number: Number, dtype: torch.dtype) -> Number:
         return wrapped(number, dtype)
     if type(number) is int and not -(1 << 63) <= number < 1 << 63:
         number = float(number)
-    return torch.tensor(number, dtype=torch.float64 if type(number) is float else None).to(dtype).item()
+    if type(number) is float:
+        return _rounded_float(number.hex(), dtype)
+    return torch.tensor(number).to(dtype).item()
+
+
+@functools.lru_cache(4096)
+def _rounded_float(number: str, dtype: torch.dtype) -> Number:
+    """A float as dtype holds it, given as hexadecimal text, which tells 0.0 from -0.0."""
+    return torch.tensor(float.fromhex(number), dtype=torch.float64).to(dtype).item()
 
 
 # -- identities of binary prims: (builder, x, y), of which at most one is a number

@@ -7,7 +7,7 @@ gradients of weights that an `einsum` transposes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.loops.ir import Extern, Index, LoopProgram, Output, Pointwise
@@ -35,10 +35,10 @@ def products_write_outputs(program: LoopProgram, updated: Container[int]) -> Loo
         else:
             outputs.append(replace(output, name=base.name))
             nodes[base.name] = base
-    return replace(program, outputs=outputs, nodes=nodes)
+    return replace(program, outputs=outputs, nodes=nodes) if taken else program
 
 
-def _product(program: LoopProgram, output: Output, users: dict[str, list[str]]) -> Extern | None:
+def _product(program: LoopProgram, output: Output, users: Mapping[str, Sequence[str]]) -> Extern | None:
     """The product of which an output is a view, with its strides in the output's memory; None: there is none."""
     node = program.nodes.get(output.name or "")
     if not isinstance(node, Pointwise) or not node.view or output.meta is None:
@@ -81,7 +81,7 @@ def _strides(
     return tuple(stride) if flat_index(index, stride) == offset else None
 
 
-def _alone(base: str, last: str, users: dict[str, list[str]]) -> bool:
+def _alone(base: str, last: str, users: Mapping[str, Sequence[str]]) -> bool:
     """Whether only the views that end at `last` read a value: other readers would read it across its rows."""
     while base != last:
         if len(users[base]) != 1:

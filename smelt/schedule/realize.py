@@ -140,10 +140,12 @@ class _Choice:
             self.split_sum(node)
             cost = 0 if node.view else weight(node.op)
             leaves: frozenset[str] = frozenset()
+            level = 0
             for source in node.inputs:
-                leaves |= self.leaves[source]
+                leaves = leaves | self.leaves[source] if leaves else self.leaves[source]
                 cost += self.cost[source]
-            self.levels[name] = 1 + max((self.levels[source] for source in node.inputs), default=0)
+                level = max(level, self.levels[source])
+            self.levels[name] = 1 + level
             deep = self.levels[name] > limits.levels
             if len(leaves) > limits.leaves or cost > limits.additions or deep or self.spreads(node):
                 self.store(name)

@@ -7,7 +7,7 @@ graph recomputes values of the layers in one order, and differentiates the layer
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from smelt.loops.forms import form_of, form_of_meta
@@ -64,7 +64,7 @@ class _Search:
                 self.results.setdefault(output.name, []).append(form_of_meta(output.meta))
         self.known: dict[Hashable, int] = {}
         self.key: dict[str, int] = {}
-        self.users: dict[str, list[str]] = {}
+        self.users: Mapping[str, list[str]] = {}
         self.following: dict[str, str] = {}
         self.previous: dict[str, str] = {}
         self.positions: dict[str, tuple[list[str], int]] = {}

@@ -38,6 +38,8 @@ def split_reductions(program: LoopProgram, real: Realized, names: Names, machine
         for name, node in program.nodes.items()
         if isinstance(node, Reduction) and not FOLDS[node.kind].finds and _work(node) >= machine.split_elements
     }
+    if not long:
+        return program
     mixed = _mixed(list(long.values()))
     nodes: dict[str, Node] = {}
     for name, node in program.nodes.items():

@@ -21,6 +21,7 @@ from smelt.shapes.size import (
     exact_quotient,
     floordiv,
     hint,
+    is_symbolic,
     key,
     known_at_most,
     known_equal,
@@ -278,6 +279,11 @@ def reshape_index(index: Sequence[Expr], new: Sequence[IntLike], old: Sequence[I
     Sizes are matched in groups of equal product, so that divisions appear only inside a group that needs them. Symbolic
     products are matched by form; which side to extend is told by the example, and at worst everything is one group.
     """
+    plain = not is_symbolic(new) and not is_symbolic(old)  # comparing symbolic sizes may assume something
+    return (_remembered if plain else _reshaped)(tuple(index), tuple(new), tuple(old))
+
+
+def _reshaped(index: tuple[Expr, ...], new: tuple[IntLike, ...], old: tuple[IntLike, ...]) -> tuple[Expr, ...]:
     result: list[Expr] = []
     i = j = 0
     while i < len(new) or j < len(old):
@@ -295,6 +301,9 @@ def reshape_index(index: Sequence[Expr], new: Sequence[IntLike], old: Sequence[I
                 want, j = want * old[j], j + 1
         result += _regroup(index[first:i], new[first:i], old[begin:j])
     return tuple(result)
+
+
+_remembered = lru_cache(maxsize=16384)(_reshaped)
 
 
 def _regroup(index: Sequence[Expr], new: Sequence[IntLike], old: Sequence[IntLike]) -> list[Expr]:
@@ -469,6 +478,7 @@ def _mod(e: Expr, by: IntLike) -> Expr:
 
 
 def forget_divisions() -> None:
-    """Drop the remembered quotients and remainders, which hold symbols."""
+    """Drop the remembered quotients, remainders and reshapes, which hold symbols."""
+    _remembered.cache_clear()
     _floordiv.cache_clear()
     _mod.cache_clear()

@@ -38,7 +38,14 @@ def is_seed(node: fx.Node) -> bool:
 
 def is_mixed(graph: fx.Graph) -> bool:
     """Whether some values of a graph are on a GPU and others on the CPU."""
-    kinds = {device.type for node in graph.nodes for device in devices_of(node)}
+    devices: set[torch.device] = set()
+    for node in graph.nodes:
+        meta = node.meta.get("val")
+        if type(meta) is TensorMeta:
+            devices.add(meta.device)
+        else:
+            devices |= devices_of(node)
+    kinds = {device.type for device in devices}
     return "cpu" in kinds and len(kinds) > 1
 
 

@@ -13,6 +13,7 @@ from smelt.base.errors import Unsupported
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.memo import remember
 from smelt.graph.ir.meta import OpaqueMeta, TensorMeta, extent, is_lazy, is_opaque, meta_of
+from smelt.shapes.size import Size
 
 META = torch.device("meta")
 _CONJ, _NEG_VIEW = torch.ops.aten._conj.default, torch.ops.aten._neg_view.default
@@ -22,12 +23,16 @@ class Layout:
     """The metadata of a trace tensor: its TensorMeta and its offset in the storage (elements).
 
     Equal layouts are one object as long as the table of layouts keeps it, so they hash and compare by identity.
+
+    Attributes:
+        symbolic: a size, a stride or the offset is not a plain number.
     """
 
-    __slots__ = ("val", "offset", "_on_meta")
+    __slots__ = ("val", "offset", "symbolic", "_on_meta")
 
     def __init__(self, val: TensorMeta, offset: int) -> None:
         self.val, self.offset = val, offset
+        self.symbolic = val.symbolic or isinstance(offset, Size)
         self._on_meta: torch.Tensor | None = None
 
     def fresh(self) -> torch.Tensor:

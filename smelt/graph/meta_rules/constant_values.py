@@ -77,7 +77,7 @@ def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
     layout: Layout = out.storage_view.layout
     out.storage_view.storage.filled = func in _FILLED or _keeps_one_value(func, args)
     if (
-        layout.val.symbolic
+        layout.symbolic
         or math.prod(layout.val.shape) > MAX_TRACKED_ELEMENTS
         or layout.val.device.type != "cpu"
         or schema_of(func).name in _UNINITIALISED

@@ -264,7 +264,7 @@ def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
 
 
 def _is_open(layout: Layout) -> bool:
-    return layout.val.symbolic or type(layout.offset) is Size
+    return layout.symbolic
 
 
 def _at_the_example(layout: Layout) -> Layout:

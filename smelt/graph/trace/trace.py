@@ -42,7 +42,6 @@ from smelt.graph.trace.inplace_view_ops import InplaceViewOps
 from smelt.graph.trace.opaque import MAKERS, has_opaque, opaque_answer, stand_in
 from smelt.graph.trace.overlapping_writes import argument, require_no_order, written_tensors
 from smelt.graph.trace.unbacked import NEED_ELEMENTS, check_elements
-from smelt.shapes.size import Size
 
 aten = torch.ops.aten
 __all__ = [
@@ -86,18 +85,19 @@ class TraceTensor(InplaceViewOps):
 
     @staticmethod
     def __new__(cls, view: StorageView) -> TraceTensor:
-        val, offset = view.layout.val, view.layout.offset
+        layout = view.layout
+        val, offset = layout.val, layout.offset
         if type(val) is OpaqueMeta:
             opaque = stand_in(cls, val)
             opaque.storage_view = view
             return opaque  # type: ignore[return-value]
         shape, stride = val.shape, val.stride
-        if val.symbolic or offset.__class__ is Size:
+        if layout.symbolic:
             shape, stride, offset = to_torch(shape), to_torch(stride), to_torch(offset)
         self = torch.Tensor._make_wrapper_subclass(
             cls, shape, strides=stride, storage_offset=offset, dtype=val.dtype, device=val.device
         )
-        refuse_address(self, val.symbolic or offset.__class__ is Size)
+        refuse_address(self, layout.symbolic)
         self.storage_view = view
         if view.conjugate:
             set_conjugate(self, True)
