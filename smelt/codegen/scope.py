@@ -1,5 +1,4 @@
-"""Open loops of a kernel under construction: each statement is put, once, into the innermost loop that it depends
-on."""
+"""Open loops of a kernel under construction: each statement is emitted once, in the innermost loop it depends on."""
 
 from __future__ import annotations
 

@@ -78,8 +78,7 @@ class PartSequence:
         """The outputs that may be written over the inputs whose new values they are; all of one graph.
 
         The graph is the last one that does more than count, and nothing after it may need the old values. Earlier
-        graphs
-        must not write over inputs: if a check of a later one fails, the inputs have to be unchanged.
+        graphs must not write over inputs: if a check of a later one fails, the inputs have to be unchanged.
 
         Args:
             updates: position of a result of the whole graph -> the input whose new value it is.

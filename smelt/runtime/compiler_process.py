@@ -1,8 +1,9 @@
-"""Runs a compiler and ends it, with its children, on a timeout, when its result is not needed, or when we are killed.
+"""Runs a compiler; kills it and its children on a timeout, when its result is not needed, or if this process dies.
 
 A compiler is a driver that starts other processes. It runs in its own process group under a shell that shares a socket
-with this process. When our end closes, because waiting was ended or this process was killed, the group is killed; when
-theirs closes, the compiler has ended. (The end of its output is no sign: a server that it started may keep that open.)
+with this process. If this process closes its end, because it no longer waits or was killed, the group is killed. If the
+shell's end closes, the compiler has ended. (The end of its output does not show that: a server that it started may keep
+the output open.)
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ status=$?
 kill -KILL "$watch" 2>/dev/null
 exit "$status"
 """
-"""Standard input is the socket. A read that ends, without a line, ends the group.
+"""Standard input is the socket. The group is killed when a read returns the end of the stream.
 
-The compiler runs in the foreground: `wait` for a background one never ends where SIGCHLD is blocked, as it is in
-threads of programs that take their signals in one of them, and masks are inherited.
+The compiler runs in the foreground: `wait` for a background process never returns if SIGCHLD is blocked. The mask of
+blocked signals is inherited, and programs that handle signals in one thread block them in all others.
 """
 _KEPT_BYTES = 1 << 18
 """Most bytes of a compiler's output that are kept; the first ones name the error."""

@@ -76,7 +76,7 @@ def _sealed(code: list[CodeType], source: str) -> bytes:
 
 
 def _prefix(source: str) -> bytes:
-    """Of bytes that are for this text and this interpreter."""
+    """The prefix of bytes that belong to this text and this interpreter."""
     return importlib.util.MAGIC_NUMBER + hashlib.sha256(source.encode()).digest()
 
 
@@ -87,8 +87,8 @@ def _compiled(source: str) -> list[CodeType]:
 def pieces(source: str) -> Iterator[str]:
     """Python source in pieces of whole statements, each on its lines of the whole.
 
-    A syntax tree takes 140 times the size of its text, which for the calls that bind the external kernels of a large
-    model is more than all of the compiler's graphs. Each piece is compiled with its own small tree.
+    A syntax tree takes 140 times the memory of its text. For a large model, whose text binds many externs, that is more
+    than all of the compiler's graphs. Each piece is compiled with its own small tree.
     """
     lines = source.splitlines(keepends=True)
     begun = size = 0

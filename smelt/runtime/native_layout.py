@@ -16,7 +16,7 @@ from smelt.base.torch_c import dispatch_key_word, implementation_address, infere
 from smelt.base.torch_private import address_of_storage
 from smelt.runtime import _native
 
-_IMPLEMENTATION_WORDS = 22  # of a TensorImpl in the torch of the supported range, where the allocator does not tell
+_IMPLEMENTATION_WORDS = 22  # size of a TensorImpl in supported versions of torch, if the allocator does not give it
 _STORAGE_WORDS = 7
 _OBJECT_WORDS = torch.Tensor.__basicsize__ // 8
 _MAX_KEYS = 8  # as in native/tensor.c

@@ -1,6 +1,6 @@
 """The one OpenMP runtime of the process: finds the library that torch loaded, so that nothing loads a second one.
 
-Two OpenMP runtimes in one process would each start a thread pool and fight for the cores. Generated kernels link the
+Two OpenMP runtimes in one process would each start a thread pool and compete for the cores. Generated kernels link the
 file that is already loaded (by its soname), and the native extension looks its entry points up at run time.
 """
 
@@ -30,8 +30,8 @@ def loaded_runtimes() -> list[Path]:
 def torch_openmp() -> Path | None:
     """The runtime that torch uses, or None when torch was built without OpenMP.
 
-    Other packages bring a runtime of their own (scikit-learn's wheel has one, and transformers imports it): torch's is
-    the one that the loader finds for torch's library. Where it cannot be asked, the one in torch's folder.
+    Other packages bring another runtime (scikit-learn's wheel has one, and transformers imports it). Torch's is the one
+    that the loader finds for torch's library; if the loader cannot be queried, the one in torch's folder.
     """
     runtimes = loaded_runtimes()
     bound = _bound_by_torch()
@@ -41,7 +41,7 @@ def torch_openmp() -> Path | None:
 
 
 def _bound_by_torch() -> Path | None:
-    """The file in which the loader finds OpenMP's functions for torch's CPU library."""
+    """The file in which the loader finds OpenMP's functions for torch's CPU library; None: not known."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     if not sys.platform.startswith("linux") or not library.exists():
         return None

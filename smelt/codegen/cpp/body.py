@@ -194,7 +194,7 @@ class BodyRenderer(OpsRenderer):
         self.met_fault(test, depth)
 
     def met_fault(self, test: str, depth: int) -> None:
-        """Hook for what else a kernel has to do where a check is made in the loops of a depth."""
+        """Hook for additional lines after a check; `depth`: of the loops that contain it."""
 
     def inner_flag(self, stem: str) -> str:
         """A variable in which the innermost loop collects whether a condition held; see `flag_target`."""

@@ -93,7 +93,7 @@ class CppHost(Host):
         return "no kernel" if launch is None else kernel_name(launch.kernel)
 
     def launcher(self, touched: IntLike) -> str:
-        """The name of the function that launches kernels which touch so many bytes."""
+        """The name of the function that launches kernels that touch this many bytes."""
         least = self.plan.machine.loops.min_unlocked_bytes
         if not isinstance(touched, Size):
             return "launch_short" if touched < least else "launch"

@@ -325,7 +325,7 @@ different routines, so `m_over_zero` gives eager's result.
 
 `m_refuse`: a kernel with a failed check writes the reason to host memory, which outlives the context, and traps. A
 check costs the others a vote in each warp and a uniform branch: after divergent branches shuffles are slow. Without
-such memory the kernel is being timed, possibly on arbitrary values, and goes on.
+such memory the kernel is being timed, possibly on arbitrary values, and continues.
 
 Random bits are those of smelt.prims.random_bits."""
 

@@ -1,8 +1,8 @@
-"""Sums of exp(x - max(x)) that need no pass of their own: maximum and sum are folded in one loop over the row.
+"""Sums of exp(x - max(x)) without a separate pass: maximum and sum are folded in one loop over the row.
 
-A walked row is read once for its maximum and once more for the sum, unless the sum follows the maximum: where a larger
-element comes, what was summed is scaled down (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018).
-Sums of this form are found by numbering the values that bodies compute (value numbering).
+A walked row is read once for its maximum and once more for the sum, unless the sum is kept relative to the running
+maximum: at each larger element the sum so far is scaled down (Milakov and Gimelshein, Online normalizer calculation for
+softmax, 2018). Sums of this form are found by numbering the values that bodies compute (value numbering).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The results of `torch.linalg.lstsq`, of which the number of residuals may depend on values.
+"""The results of `torch.linalg.lstsq`; the number of residuals may depend on values.
 
 PyTorch's derivative counts the residuals, which it can do for plain numbers only. Where values decide the number, the
 residuals get a derivative here.

@@ -1,4 +1,4 @@
-"""Finds an operator's result by running its kernel once on memory of ones, of which only the layouts are kept.
+"""Finds the layouts of an operator's results by running its kernel once on memory of ones.
 
 For CPU operators without a metadata rule, and for those whose rule gives other strides than the kernel.
 """

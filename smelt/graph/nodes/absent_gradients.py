@@ -1,8 +1,8 @@
 """Keeps hooks and custom functions from running without a gradient, where a compiled graph gives an input none.
 
-A compiled graph is one node of autograd's engine, which goes on from it to all of its inputs. In eager the engine would
-not reach inputs on which no used result depends: their hooks, and backward methods of the program, are not called
-there. Here they would be called, with None or zeros.
+A compiled graph is one node of autograd's engine, which continues from it to all of its inputs. In eager the engine
+does not reach inputs on which no used result depends, and so does not call their hooks or the backward methods of
+custom functions. Here it would call them, with None or zeros.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _SkippedFunction:
     """A node of a `torch.autograd.Function` whose backward is skipped when it gets no gradient.
 
     Attributes:
-        expected: it may get none in this backward; nothing: it gets none.
+        expected: in this backward it may get no gradient; nothing: all of its gradients are None.
     """
 
     __slots__ = ("node", "expected", "nothing")
@@ -67,7 +67,7 @@ class _SkippedFunction:
 
     @staticmethod
     def of(node: Any) -> _SkippedFunction:
-        """The object for a node of the engine, which calls its methods from here on."""
+        """The object for a node of the engine, which from this call on runs the object's methods."""
         found = getattr(vars(node).get("apply"), "__self__", None)
         if type(found) is not _SkippedFunction:
             found = _SkippedFunction(node)

@@ -22,11 +22,11 @@ from smelt.graph.nodes.engine_nodes import history
 from smelt.graph.nodes.gradients import DERIVATIVES
 
 _changing: ByIdentity[type, bool] = ByIdentity()
-"""Classes of which a value read by the backward has changed between forward and backward."""
+"""Classes whose backward has read a value that had changed since the forward."""
 
 
 def is_steady(cls: type) -> bool:
-    """Whether nothing that the backward of a class reads has ever changed between forward and backward."""
+    """Whether the values that the backward of a class reads have never changed between a forward and its backward."""
     return cls not in _changing
 
 
@@ -35,8 +35,8 @@ _writing_outside: ByIdentity[type, bool] = ByIdentity()
 
 
 class WritingBackward(Unsupported):
-    """A backward that writes to an input or a result of the graph when it runs, which is not a value of the forward
-    graph.
+    """Raised for a backward that writes to an input or a result of the forward graph: in the backward graph the written
+    tensor is not a value of the forward graph any more.
 
     Attributes:
         classes: the functions that do so; empty where they are not known.
@@ -102,8 +102,8 @@ def _functions_of(graph: fx.Graph) -> list[type]:
 
 
 def exclude_writing(graph: fx.Graph, writing: tuple[type, ...]) -> frozenset[int]:
-    """Exclude functions whose backward writes outside of the graph (all of the graph if these are not known) from
-    graphs.
+    """No longer capture calls of these functions as nodes, since their backward writes outside of the graph. If
+    `writing` is empty (they are not known), that holds for all custom functions of the graph.
 
     Returns the identities of their classes.
     """
@@ -120,7 +120,7 @@ class BackwardState:
 
     Args:
         cls: the class of the function.
-        same: tells whether the program's objects still have the values that the backward read.
+        same: returns whether the program's objects still have the values that the backward read.
         same_before: the same for the values that the forward read.
     """
 

@@ -12,9 +12,9 @@ from smelt.shapes.size import known_at_most
 
 
 def lies_within(shape: Sequence[int], stride: Sequence[int], offset: int, val: TensorMeta) -> bool:
-    """Whether all elements of a view are certainly among those of a tensor, whose elements have separate memory.
+    """Whether all elements of a view are certainly among those of a tensor.
 
-    Dimensions that repeat one element are excepted from the latter.
+    False if elements of the tensor may share memory, except along dimensions of stride 0.
     """
     if is_dense(val.shape, val.stride):
         return offset >= 0 and known_at_most(reach(shape, stride, offset), val.numel)

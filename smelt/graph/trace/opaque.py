@@ -1,4 +1,4 @@
-"""Opaque values: sparse and quantised tensors in a trace, of which a graph knows only layout, shape and dtype.
+"""Opaque values: sparse and quantised tensors in a trace; a graph has only their layout, shape and dtype.
 
 They have no strides over memory that generated code could use. An operator that takes or returns one runs in eager, as
 one call between the compiled pieces of a graph (`nodes/eager_call.py`), so a trace needs only the result's layout,

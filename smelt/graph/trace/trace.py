@@ -67,8 +67,8 @@ _data: Any = torch.Tensor.data
 
 
 class _Text(threading.local):
-    """`refuse` is called for the text of a trace tensor; it raises while code of the program runs that may ask for the
-    text.
+    """`refuse`, if set, is called when the text (`str`, `repr`) of a trace tensor is requested, and raises. It is set
+    while code of the program runs.
     """
 
     refuse: Callable[[], None] | None = None
@@ -139,7 +139,7 @@ class TraceTensor(InplaceViewOps):
         self.storage_view = StorageView(other.storage_view.layout, other.storage_view, step)
 
     def move_to(self, other: TraceTensor) -> None:
-        """Give this object the storage view of `other`; history and version counter stay its own."""
+        """Give this object the storage view of `other`; it keeps its history and version counter."""
         _data.__set__(self, other)
         self.storage_view = other.storage_view
 
@@ -178,9 +178,7 @@ class Recorder(Protocol):
     backward: bool
 
     def pure(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any, outputs: Any) -> None:
-        """`outputs` (one trace tensor, or a list with None for absent ones) are the fresh results of
-        a pure operator.
-        """
+        """Record a pure operator. `outputs`: its fresh results, a trace tensor or a list (None for absent ones)."""
 
     def write(
         self,
@@ -191,16 +189,16 @@ class Recorder(Protocol):
         answer: Any,
         outputs: Sequence[Any],
     ) -> None:
-        """The operator writes to the arguments that `info` names; `outputs` are its fresh results."""
+        """Record an operator that writes to the arguments that `info` names. `outputs`: its fresh results."""
 
     def constant(self, tensor: torch.Tensor) -> TraceTensor:
-        """A real tensor met during the trace; the result is the same trace tensor each time."""
+        """The trace tensor for a real tensor that the traced program uses; the same object at each call."""
 
     def literal(self, tensor: torch.Tensor) -> TraceTensor:
-        """A real tensor that the program has just made from numbers (`torch.tensor([1, 2])`)."""
+        """The trace tensor for a real tensor that the program has just made from numbers (`torch.tensor([1, 2])`)."""
 
     def expect_close(self, a: TraceTensor, b: TraceTensor, rtol: float, atol: float, equal_nan: bool) -> None:
-        """Later reads of the memory of `a` raise an error where `a` and `b` are not close."""
+        """Record a check: later reads of the memory of `a` raise an error if `a` and `b` are not close."""
 
 
 class TraceMode(TorchDispatchMode):
@@ -422,7 +420,7 @@ _SIZE_QUERIES: dict[OpOverload, Callable[..., Any]] = {
 
 
 def tensors_for(answer: Any) -> Any:
-    """New trace tensors for a result: layouts become tensors, other values stay."""
+    """The result with a new trace tensor for each layout; other values unchanged."""
     if type(answer) is Layout:
         return TraceTensor(StorageView(answer))
     if isinstance(answer, (list, tuple)):

@@ -33,7 +33,7 @@ aten = torch.ops.aten
 
 
 class Numbers(Protocol):
-    """The numbers that one trace reads. Equal reads of equal values give one number."""
+    """The numbers that one trace reads from tensors. A repeated read of an unchanged tensor gives the same number."""
 
     known: dict[Hashable, Any]
 
@@ -70,7 +70,7 @@ def reading(numbers: Numbers | None) -> Iterator[None]:
 
 
 def current(what: str) -> Any:
-    """The object that keeps the numbers that are read now.
+    """The `Numbers` object that keeps the numbers read in the present context (see `reading`).
 
     Raises:
         DataDependent: there is none.
@@ -108,7 +108,7 @@ class Measured(NamedTuple):
     """The result of an operator with a data-dependent number of rows.
 
     Attributes:
-        answer: layouts, as for any operator.
+        answer: the inferred layouts.
         shows: the index of a result that has `rows` as a size; None: the only result.
         rows: the number.
         new: the number was not read before.
@@ -282,7 +282,7 @@ def require(cond: Any, text: str, error: str = "RuntimeError") -> None:
 
 
 def holds(left: int, sign: str, right: int, text: str, error: str) -> int:
-    """A fact as compiled code checks it; returns 0.
+    """Check a fact in compiled code; returns 0 if it is true.
 
     Raises:
         Exception: of the class named `error`: it is false.

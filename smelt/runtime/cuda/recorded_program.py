@@ -146,7 +146,7 @@ class RecordedProgram:
         return results
 
     def _look_at(self, results: list[Any], numbers: bool) -> None:
-        """Refuse programs of which it is known without trying that they cannot be recorded."""
+        """Refuse programs that are known in advance not to be recordable."""
         for i, result in enumerate(results):
             if isinstance(result, torch.Tensor):
                 try:

@@ -177,7 +177,8 @@ def _channels_last_format(x: Spec) -> torch.memory_format | None:
 
 
 def _relabelled(w: torch.Tensor) -> torch.Tensor:
-    """A weight, of which only shape and layout are used, relabelled to the images' layout, which avoids a copy."""
+    """The weight relabelled to the images' layout, without a copy: only its shape and layout are used, not its
+    values."""
     if not w.is_contiguous():
         return w
     return w.as_strided(w.shape, Spec.of_channels_last(tuple(w.shape), w.dtype).stride, w.storage_offset())

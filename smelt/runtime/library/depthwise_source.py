@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from smelt.base.text import Writer
 
 NUMBERS = ("items", "groups", "rows", "columns", "height", "width", "units", "rn", "rh", "rw", "mn", "mh", "mw")
-"""Sizes that kernels take: `items` to share out, of which each row of the image `made` has `groups`, times `units` of
-channels; its `rows` and `columns`, height and width of the image `read`, and the strides of both images."""
+"""Sizes that kernels take: `items`, the number of work items, of which each row of the image `made` has `groups` times
+`units` (of channels); its `rows` and `columns`, height and width of the image `read`, and the strides of both
+images."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,11 @@ class Window:
         return down if self.dilation[0] % down == 1 % down else 1
 
     def walk(self) -> tuple[int, list[tuple[int, list[tuple[int, int]]]]]:
-        """The order of rows of x in a walk down the rows of the result that reads each once: (rows of a step,
+        """The order in which a walk down the rows of the result reads the rows of x, each once: (rows of a step,
         meetings).
 
         A meeting is a row of x, counted from the first in the window of the current row, and the rows of windows that
-        fall
-        on it: pairs of (row of the window, steps since the row of the result was current).
+        fall on it: pairs of (row of the window, steps since the row of the result was current).
         """
         high, stride, dilation = self.size[0], self.stride[0], self.dilation[0]
         if dilation == 1:

@@ -27,7 +27,7 @@ Params = Mapping[str, Any]
 Specs = list[Spec | None]
 
 ALIGNED = 16
-"""Alignment of wide loads, in bytes, and divisor of strides in elements that Triton is told."""
+"""Alignment of wide loads in bytes, and the divisor of strides (in elements) that is declared to Triton."""
 
 SHORTEST = 16
 """Shortest side of a product's operand, in elements."""
