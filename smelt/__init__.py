@@ -61,7 +61,7 @@ _NAMES_OF = {
 """Where the rest of the API is. It is imported when it is first asked for: who loads an artefact needs no compiler."""
 
 ALONE = frozenset({"smelt.artefact.artefact"})
-"""What is imported without the compiler."""
+"""Modules that are imported without the compiler."""
 
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 _WITH_THEM = frozenset(

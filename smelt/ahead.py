@@ -62,7 +62,7 @@ results are sums of what these programs compute.
 
 
 class Ahead(Artefact):
-    """What `aot_compile` gives: an artefact to which versions for other calls can be added."""
+    """The result of `aot_compile`: an artefact to which versions for other calls can be added."""
 
     def __init__(self, target: Any, options: Options) -> None:
         self.target, self.options = target, options

@@ -89,7 +89,7 @@ class _Boundary:
 
 
 def _differs(meta: TensorMeta, tensor: torch.Tensor, in_order: bool) -> str | None:
-    """How a tensor differs from its record; strides are compared only if `in_order`."""
+    """The difference between a tensor and its recorded metadata; strides are compared only if `in_order`."""
     shape = tuple(tensor.shape)
     if shape != meta.shape or tensor.dtype is not meta.dtype or tensor.device.type != meta.device.type:
         return f"is {tensor.dtype}{list(shape)} on {tensor.device}, recorded as {meta}"

@@ -59,7 +59,7 @@ from smelt.shapes.unbacked import at_least, may_be_empty
 from smelt.target import Target
 
 GRAPHS_OF_HALVES = ("3_", "4_", "5_")
-"""How the names of those artefacts begin that are printed from graphs, loops and schedules of forward and backward."""
+"""Prefixes of the names of report texts that are made from graphs, loops and schedules of forward and backward."""
 
 
 def compile_graph(
@@ -178,7 +178,7 @@ class Halves(NamedTuple):
 
     Attributes:
         programs: forward and backward as text.
-        backward: as a graph.
+        backward: the graph of the backward; None if there is none.
         absent: positions of the tangents that the backward's program does not take.
         checks: wrappers that check inputs and results of the programs.
         old: positions of forward results that may be old values of inputs that it writes.
@@ -279,7 +279,7 @@ def render_and_build(
     """The programs as text, with their kernels in the store: each is built while the next one is rendered.
 
     Args:
-        updates: of the forward program, see `schedule`.
+        updates: those of the forward program, see `schedule`.
     """
     rendered: list[Rendered] = []
     building: list[Future[object]] = []
@@ -388,7 +388,7 @@ def _caller_owned(part: fx.GraphModule, name: str) -> Container[int]:
 
 
 STAGES = 16
-"""Into so many stages a backward is cut at most by itself: each costs a node of autograd's."""
+"""Maximum number of stages into which a backward is cut without being asked: each stage costs an autograd node."""
 
 
 def _stage_bytes(part: fx.GraphModule, options: Options, name: str) -> int:

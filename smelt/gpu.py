@@ -64,7 +64,7 @@ class Recordings:
         """The forward and backward programs as they run.
 
         Args:
-            split: of each program whether it is split into parts, which are recorded by themselves.
+            split: for each program, whether it is split into parts, each of which is recorded separately.
             old: `old_values` of the forward's graph.
         """
         if not self.on_gpu:

@@ -41,15 +41,15 @@ class PassRunner:
     """Runs passes for one graph.
 
     Attributes:
-        report: of the graph.
-        program: the name of the one that is being made: "forward", "backward", or a part of these.
+        report: the report of the graph.
+        program: the name of the program that is being compiled: "forward", "backward", or a part of these.
     """
 
     report: Report
     program: str = ""
 
     def __call__(self, stage: str, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What the pass `make` returns for these arguments. Its time counts as that of `stage`."""
+        """Run the pass `make` on these arguments and return its result; its time is added to that of `stage`."""
         with timed(stage, self.report):
             made = make(*args, **kwargs)
             self.record(make.__name__, made)

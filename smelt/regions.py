@@ -74,7 +74,7 @@ class BlockGroup:
     """Compiles the blocks of one class, which use each other's versions. Copies of blocks keep the group.
 
     Args:
-        compile_args: of `smelt.compile`.
+        compile_args: the arguments of `smelt.compile`.
         count: how many blocks there are.
     """
 

@@ -41,8 +41,8 @@ class GraphFacts:
     """One compiled version of a frame.
 
     Attributes:
-        operations: of the captured graph, each as a line of Python.
-        lines: of its operations, and of the calls that lead to them.
+        operations: the operations of the captured graph, each as a line of Python.
+        lines: the user's lines of the operations, and of the calls that lead to them.
         stop: why it ends before the function does.
         programs: of the graph and of its pieces; empty unless they were requested while it was compiled.
         seconds: by stage.

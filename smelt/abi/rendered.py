@@ -36,7 +36,7 @@ class Rendered:
         libraries: of the sources, if they are built already; the texts are then not needed.
         host_code: code objects of the host text as bytes (`runtime/host_code.py`), if they were kept.
         code: the code objects themselves, if they are made already.
-        checks: of each launch on a GPU that checks values, in the order of their words behind the fault slot.
+        checks: the checks of each launch on a GPU that checks values, in the order of their words after the fault slot.
     """
 
     cpp_sources: list[str]

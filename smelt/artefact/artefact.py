@@ -31,7 +31,7 @@ class Artefact:
 
     Attributes:
         container: header, contents and blobs of the file.
-        name: of the artefact in messages.
+        name: how messages name the artefact.
     """
 
     def __init__(self, container: Container, name: str) -> None:
@@ -121,7 +121,8 @@ def uncompiled(module: nn.Module) -> nn.Module:
 def load(path: str | os.PathLike[str]) -> Artefact:
     """Read an artefact that `compiled.aot_compile(...).save(path)` wrote. `.apply(model)` makes a compiled model of it.
 
-    An artefact is native code and Python: load only files of people who may run code as you. Reading one runs nothing
+    An artefact is native code and Python: load only files from people whom you trust to run code under your account.
+        Reading one runs nothing
     of it, and takes no pickle.
 
     Raises:

@@ -29,7 +29,7 @@ _MARK = b"\n# smelt sha256 "
 _FOOTER_BYTES = len(_MARK) + 64 + 1
 _LENGTH_BYTES = 16
 MOST_BYTES = 2**31
-"""Of a file; a larger one is not read."""
+"""Maximum size of a file; larger files are not read."""
 
 
 class ArtefactError(SmeltError):
@@ -70,7 +70,7 @@ def refused_as(what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Container:
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
         header: where it may be used.
@@ -84,7 +84,7 @@ class Container:
 
 
 def write(path: str | os.PathLike[str], container: Container) -> None:
-    """Write the file, under a name that nobody can guess, and rename it; for this user alone.
+    """Write the file under a random name and rename it; only this user can read and write it.
 
     Raises:
         OSError: the disk refused; nothing of it is left.

@@ -70,11 +70,11 @@ class Texts:
         return lines, sources
 
     def line(self, check: int) -> str:
-        """What a check says."""
+        """The check as a line of text, for errors."""
         return self._both[0][check]
 
     def source(self, fetch: int) -> str:
-        """Where a fetched value comes from."""
+        """The source of a fetched value, as text."""
         return self._both[1][fetch]
 
 
@@ -84,7 +84,7 @@ class GuardWriter:
     Args:
         encode: values.
         asked: the guards.
-        values: of the fetches that are reached without the arguments of a call.
+        values: index of a fetch -> its value, for the fetches that do not depend on the arguments of a call.
     """
 
     def __init__(self, encode: Encoder, asked: Asked, values: dict[int, Any]) -> None:
@@ -200,7 +200,7 @@ def tensor_spec(decode: Decoder, data: Any) -> native.TensorSpec:
 
 
 def stable(fetches: Sequence[tuple[int, int, Any]], slot: int | None) -> list[int]:
-    """The fetches that are reached without the arguments of a call.
+    """The indices of the fetches that do not depend on the arguments of a call.
 
     Args:
         slot: that of the model, or of the tuple of arguments that begins with it; None: there is no model.
@@ -248,8 +248,9 @@ class GuardReader:
     Args:
         decode: values.
         data: what `GuardWriter.data` gave.
-        texts: of the same guards.
-        slots: of a call that has the model alone; function: of the frame.
+        texts: the texts of the same guards, for errors.
+        slots: the argument slots of a call, of which only the model's is filled.
+        function: the function of the frame.
     """
 
     def __init__(self, decode: Decoder, data: dict[str, Any], texts: Texts, slots: Slots, function: Any) -> None:
@@ -290,7 +291,7 @@ class GuardReader:
         )
 
     def guards(self) -> native.Guards:
-        """As the frame hook evaluates them."""
+        """The guards in the form that the frame hook evaluates."""
         checks = [(index, kind, self._operand(index, kind, operand)) for index, kind, operand in self.data["checks"]]
         return native.Guards(self.fetches, checks, self.data["outputs"])
 

@@ -43,7 +43,7 @@ class Left:
 
     Args:
         vm: the interpreter, at the end of its capture.
-        slots: of the call; its tensors are others in the next call.
+        slots: the argument slots of the call; the next call passes other tensors.
     """
 
     def __init__(self, vm: Interpreter, slots: Sequence[Any]) -> None:
@@ -128,7 +128,8 @@ class StandIns:
         self.made: dict[int, torch.Tensor] = {}
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the next call finds in place of this tensor of the capture: itself if it was there before the call.
+        """The tensor that the next call finds in place of this tensor of the capture; the tensor itself if it existed
+        before the call.
 
         Raises:
             _Unknown: nothing can stand for it.
@@ -193,7 +194,7 @@ class LeftState:
 
 
 def _plain(value: Any) -> Any:
-    """Of a number that is a symbol the one that this call computes with; anything else unchanged."""
+    """The example value of a symbolic number; any other value unchanged."""
     value = from_torch(value) if type(value) is torch.SymInt else value
     return hint(value) if isinstance(value, Size) else value
 

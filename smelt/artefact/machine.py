@@ -25,7 +25,7 @@ _WORDS = {
 
 
 def present() -> dict[str, str]:
-    """What an artefact that is made here records of this machine and installation."""
+    """The facts about this machine and installation that an artefact made here records."""
     runtime = torch_openmp()
     features = cpu_features()
     model = next((line.partition(":")[2].strip() for line in features.splitlines() if "model name" in line), "")

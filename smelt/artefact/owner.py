@@ -21,7 +21,7 @@ from smelt.capture.residual.code_locations import with_location
 
 ORIGINAL, ERROR = "original", "error"
 OTHERWISE = (ERROR, ORIGINAL)
-"""What a call does that fits no version."""
+"""The choices for a call that fits no version."""
 
 
 class Version(NamedTuple):

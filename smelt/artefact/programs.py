@@ -31,9 +31,10 @@ class Kept:
 
     Attributes:
         joint: the plan; its graph is not needed.
-        forward: as text; backward: by the tangents that each program is not given.
+        forward: the forward program as text.
+        backward: positions of absent tangents -> the backward program, as text, that does not take them.
         draws, affine: see `Backward`.
-        choices: of library kernels: (operation, names, winner).
+        choices: the choices between library kernels: (operation, names of the candidates, the fastest).
         references: some operations run by the references of primitives.
     """
 

@@ -24,7 +24,7 @@ from torch import nn
 from smelt.artefact.container import ArtefactError
 
 _SEARCHED = (torch, torch.nn.functional, torch.nn, operator, builtins, math)
-"""Where functions of C are looked for that do not say where they are."""
+"""Modules that are searched for C functions which do not name their own module."""
 
 MODULE, NAMESPACE, ATTRIBUTE, ANCHOR = "module", "namespace", "attribute", "anchor"
 CELL, ITEM, OF = "cell", "item", "of"
@@ -206,7 +206,8 @@ def find(name: Any, anchors: dict[str, Any]) -> Any:
 
 
 def anchors_of(function: FunctionType, model: nn.Module | None) -> dict[str, Any]:
-    """Where names may begin: the function that is compiled, the submodules of the model and their classes.
+    """The objects at which references by name may begin: the compiled function, the submodules of the model and their
+    classes.
 
     Classes of submodules may be defined inside functions, where no name reaches them.
     """

@@ -54,7 +54,8 @@ def aot_autograd(
         partition: "save" keeps what backward reads and recomputes only views (the default of "aten"); "min-cut" weighs
             memory against recomputation (the default of "prims", which it needs); or a function `(joint graph, plan) ->
             (forward, backward)`.
-        activation_memory_budget: of "min-cut": 0 saves as little as possible for backward, 1 what is fastest.
+        activation_memory_budget: for "min-cut", from 0 (save as little as possible for backward) to 1 (save what is
+            fastest).
 
     Raises:
         OptionError: an unknown opset or partition, a min-cut over ATen operators, a budget beside 0 to 1, or a compiler
@@ -92,7 +93,7 @@ def aot_autograd(
 
 
 def _partition(opset: str, partition: Any) -> Any:
-    """Which partition is meant; an error where these do not fit each other."""
+    """The partition function for these options; raises an error if they contradict each other."""
     if opset not in ("aten", "prims"):
         raise OptionError(f"opset {shown(opset)}", hint='one of "aten", "prims"')
     cut: Any = partition or ("save" if opset == "aten" else "min-cut")

@@ -10,7 +10,7 @@ from smelt.base.malloc import release_freed
 from smelt.base.process_state import switch
 
 _num_paused = 0
-"""How many blocks now keep paused a collector that was on."""
+"""Number of blocks that now keep the garbage collector paused, which was on before."""
 
 switch("held back", lambda: _num_paused, lambda before: globals().update(_num_paused=before), shared=True)
 

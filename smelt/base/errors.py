@@ -9,7 +9,7 @@ from typing import ClassVar
 from smelt.base.text import on_one_line, visible
 
 DOCS = "docs/"
-"""Where the pages are that errors name."""
+"""The folder of the pages to which errors refer."""
 
 
 class SmeltError(RuntimeError):

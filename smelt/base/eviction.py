@@ -16,17 +16,23 @@ from pathlib import Path
 from smelt.base.private_folder import NEW_FILE_PREFIX, check_private, close, is_executable, remove, remove_folder
 
 BUILD_FOLDER_PREFIX = "smelt-build-"
-"""Of temporary folders in which compilers work; this user's number follows."""
+"""Prefix of the names of temporary folders in which compilers work, before the user's number."""
 CACHE_FOLDER_PREFIX = "smelt-cache-"
-"""Of temporary folders in place of a cache that cannot be used."""
+"""Prefix of the names of temporary folders that replace a cache that cannot be used."""
 _LEFT_OVER_S = 3600.0
-"""A file that was being written, or a folder that nobody holds, of this age belongs to a process that was killed."""
+"""Age in seconds from which a partly written file, or a folder that no process has locked, is taken for that of a
+killed process.
+"""
 _TOUCH_S = 3600.0
-"""An entry's time of last use is brought up to date at most so often."""
+"""Minimum number of seconds between two updates of an entry's time of last use."""
 _SWEEP_S = 24 * 3600.0
-"""A cache is looked through at least so often, besides when much was written."""
+"""Maximum number of seconds between two searches of a cache for entries to evict; much written data triggers one
+earlier.
+"""
 _KEPT_SHARE = 0.8
-"""Of the limit, after eviction: the next entries do not evict again at once."""
+"""Share of the limit that a cache may occupy after an eviction, so that the next entries do not cause another one at
+once.
+"""
 _DEFAULT_BYTES = 10 * 2**30
 _DEFAULT_DISK_SHARE = 0.1
 _SWEPT = ".swept"
@@ -38,7 +44,8 @@ _REPORT_FILE = re.compile(r"(\d\w*|guards|residual)\.\w+")
 
 
 def limit_bytes(root: Path, given: int | None) -> int:
-    """How large a cache may become: what the user said, else 10 GiB or a tenth of the disk, whichever is less."""
+    """The maximum size of a cache in bytes: the user's setting, else 10 GiB or a tenth of the disk, whichever is less.
+    """
     if given is not None:
         return given
     try:

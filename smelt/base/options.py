@@ -18,7 +18,7 @@ MODES: dict[str, dict[str, Any]] = {
     "max-autotune": {"cuda_graphs": True, "max_autotune": True},
     "max-autotune-no-cudagraphs": {"cuda_graphs": False, "max_autotune": True},
 }
-"""What each mode sets, as option values."""
+"""Mode -> the options that it sets."""
 
 
 def _user(default: Any, help: str) -> Any:
@@ -155,7 +155,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 CHOICES = {"gemm": ("auto", "aten", "onednn", "own", "template"), "target": ("auto", "cpp", "triton")}
-"""What options of few values may be."""
+"""Option -> its allowed values, for options with few values."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ _LONGEST_S = 1e6
 
 
 LOG_TOPICS = ("graphs", "breaks", "recompiles", "sizes", "attempts")
-"""What `SMELT_LOG` may name."""
+"""The topics that `SMELT_LOG` accepts."""
 
 
 def _topics(name: str) -> frozenset[str]:

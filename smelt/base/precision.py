@@ -1,4 +1,5 @@
-"""How torch multiplies in float32 at the moment: asked for when kernels are written, and by a guard later."""
+"""The present precision of float32 products in torch: read when kernels are generated, and by a guard at later calls.
+"""
 
 from __future__ import annotations
 

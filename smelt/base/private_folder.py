@@ -247,7 +247,7 @@ def replace_atomically(path: Path, chunks: tuple[bytes, ...], mode: int) -> None
 
 
 NEW_FILE_PREFIX = ".new-"
-"""Of files that are being written; one that is left over comes from a process that was killed."""
+"""Prefix of the names of files that are being written; a leftover comes from a process that was killed."""
 
 
 def close(descriptor: int) -> None:

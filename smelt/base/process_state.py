@@ -143,7 +143,7 @@ def saved() -> Callable[[BaseException | None], None]:
 
 
 _found: dict[str, list[tuple[Switch, Any]]] = {}
-"""What the first of the threads that are inside has found of the shared state; empty while none is."""
+"""The shared state as the first of the threads now inside found it; empty while no thread is inside."""
 
 
 def _saved_shared() -> Callable[[], None]:
@@ -234,7 +234,9 @@ def _close_blocks(error: BaseException) -> None:
 
 
 def _same(now: Any, before: Any) -> bool:
-    """By identity in tuples: what stands there are the program's modes and lists."""
+    """Whether two values are equal; items of tuples are compared by identity, because they are modes and lists of the
+    program.
+    """
     if type(before) is not tuple:
         return bool(now == before)
     return len(now) == len(before) and all(

@@ -20,7 +20,9 @@ def quoted(text: str) -> str:
 
 
 def module_name(value: object) -> str:
-    """What a `__module__`, or a `__name__` of globals, says; "" where the program has put something else there."""
+    """The text of a `__module__`, or of `__name__` in globals; "" if the program has replaced it by something that is
+    no string.
+    """
     return value if type(value) is str else ""
 
 
@@ -60,7 +62,7 @@ def is_plain_name(name: str) -> bool:
 
 
 def arguments(given: Iterable[str], named: Iterable[tuple[str, str]]) -> str:
-    """What stands between the parentheses of a call.
+    """The text between the parentheses of a call.
 
     Args:
         given: expressions.

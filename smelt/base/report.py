@@ -21,7 +21,7 @@ from smelt.base.text import visible
 
 _numbers = itertools.count()
 _asking: list[object] = []
-"""Who wants to be told of programs that are made."""
+"""Requests, in progress, for facts about the programs that are compiled."""
 
 
 @contextmanager
@@ -38,13 +38,13 @@ def asking() -> Iterator[None]:
 class Report:
     """The artefacts of one graph's way through the pipeline, by file name (`1_torch.py`, `4_loops.txt` ...).
 
-    A stage passes a function that makes the text, so that nothing is printed when nobody looks.
+    A stage passes a function that makes the text, so that no text is made unless it is requested.
 
     Attributes:
         error: what failed, while the report is saved for that.
         seconds: how long each stage took.
-        programs: what is told of the programs that were made; None: nobody asks.
-        plan: of the program that is being made, where somebody asks.
+        programs: facts about the compiled programs; None if they are not requested.
+        plan: the schedule of the program that is being compiled, if it is requested.
         children: reports of graphs that this one led to: its pieces, its derivatives.
     """
 

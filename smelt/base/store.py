@@ -44,9 +44,9 @@ from smelt.base.private_folder import (
 _MARK = b"\n# smelt sha256 "
 _FOOTER_BYTES = len(_MARK) + 64 + 1
 MOST_BYTES = 2**28
-"""Of an entry; kernels have less than a hundredth of it. A larger file is none and is not read."""
+"""Maximum size of an entry; kernels have less than a hundredth of it. A larger file is not an entry and is not read."""
 _POLL_S = 0.02
-"""How often a process that waits for another's build looks."""
+"""Seconds between two looks of a process that waits for the build of another process."""
 _lock = new_lock()
 _opened: dict[Path, Store] = {}
 
@@ -95,7 +95,7 @@ class Store:
             eviction.sweep(self.root, self.limit)
 
     def path(self, kind: str, key: str, suffix: str = "") -> Path:
-        """Where the entry lies or would lie."""
+        """The path of the entry, which may not exist yet."""
         return self.root / kind / key[:2] / f"{key}{suffix}"
 
     def get(self, kind: str, key: str, suffix: str = "") -> bytes | None:

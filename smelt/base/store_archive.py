@@ -27,7 +27,7 @@ SUFFIXES = {
     "triton-tune": ".txt",
     "triton-product": ".txt",
 }
-"""What is kept, by kind: reports of failures are not."""
+"""Kind of entry that is exported -> suffix of its files; reports of failures are not exported."""
 
 _NAME = re.compile(rf"({'|'.join(SUFFIXES)})/([0-9a-f]{{64}})")
 
@@ -55,7 +55,7 @@ def save_cache(file: str | os.PathLike[str]) -> int:
 def load_cache(file: str | os.PathLike[str]) -> int:
     """Put what `save_cache` wrote into the cache of this machine. All of the file is checked before anything is kept.
 
-    Kernels are machine code: take only files of people who may run code as you.
+    Kernels are machine code: import only files from people whom you trust to run code under your account.
 
     Returns:
         How many entries are new.
@@ -110,7 +110,7 @@ def _not_ours(given: BinaryIO, why: str) -> SmeltError:
 
 
 def _entry_of(path: Path) -> Entry | None:
-    """What lies under a name in the archive; None: nothing that is kept."""
+    """The entry under a name in the archive; None if it is of no kind that is exported."""
     named = _NAME.fullmatch(f"{path.parent}/{path.stem}")
     if named is None or SUFFIXES[named[1]] != path.suffix:
         return None

@@ -44,7 +44,7 @@ set_negative: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
 """Whether they are the negatives."""
 
 frame_callback: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
-"""What torch.compile has for the frames that this thread starts; None outside of what it compiles."""
+"""The callback of torch.compile for the frames that this thread starts; None outside of functions that it compiles."""
 
 set_frame_callback: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
 """Sets that, and returns what it was."""
@@ -152,7 +152,7 @@ without_torch_function = torch._C.DisableTorchFunctionSubclass
 """Context in which attributes and methods of tensor subclasses are read without their `__torch_function__`."""
 
 set_grad_enabled = torch._C._set_grad_enabled
-"""What `torch.no_grad` and its kin call to switch gradient recording."""
+"""The function by which `torch.no_grad` and similar contexts switch gradient recording."""
 
 
 def recording(enabled: bool, fn: Callable[..., T], *args: Any) -> T:
@@ -181,7 +181,7 @@ def _nesting_of(enter: Callable[[], int], leave: Callable[[], int]) -> int:
 
 
 def batch_level() -> int:
-    """How many nested calls of the older `vmap` run in this thread."""
+    """The number of nested calls of the older `vmap` that run in this thread."""
     return _nesting_of(torch._C._vmapmode_increment_nesting, torch._C._vmapmode_decrement_nesting)
 
 
@@ -209,13 +209,13 @@ warns_always = torch._C._get_warnAlways
 """`torch.set_warn_always`: whether torch repeats the warnings that it otherwise gives once per process."""
 
 torch_function_modes = torch._C._len_torch_function_stack
-"""How many `TorchFunctionMode`s are entered in this thread."""
+"""The number of `TorchFunctionMode`s entered in this thread."""
 
 torch_function_enabled = torch._C._is_torch_function_enabled
 """Whether `__torch_function__` of tensor subclasses is looked at in this thread."""
 
 dispatch_modes = torch._C._len_torch_dispatch_stack
-"""How many `TorchDispatchMode`s are entered in this thread."""
+"""The number of `TorchDispatchMode`s entered in this thread."""
 
 dispatch_mode_at = torch._C._get_dispatch_stack_at
 """The `TorchDispatchMode` of this thread at an index; 0 is the outermost."""

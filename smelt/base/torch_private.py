@@ -40,7 +40,7 @@ backward_hooks: Callable[[torch.Tensor], Any] = operator.attrgetter("_backward_h
 
 
 def set_backward_hooks(tensor: torch.Tensor, hooks: Any) -> None:
-    """Give a tensor these hooks in place of its own; None: none."""
+    """Replace the backward hooks of a tensor; None removes them."""
     tensor._backward_hooks = hooks
 
 

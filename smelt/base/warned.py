@@ -27,7 +27,7 @@ class Warned(NamedTuple):
 
     Attributes:
         location: (globals, file, line) in torch that it points to; None: it points to the program,
-        up: so many frames above the one that called torch.
+        up: the number of frames above the frame that called torch.
     """
 
     message: Warning
@@ -54,7 +54,7 @@ class _Heard:
 _FILTER: Any = ("always", _Heard(), Warning, None, 0)
 _threads: dict[int, _Listening] = {}
 _before: dict[str, Any] = {}
-"""What stood in the module of warnings before the first of these threads listened."""
+"""The attributes of the module `warnings` before the first of these threads replaced them."""
 _lock = new_lock()
 
 
@@ -123,7 +123,7 @@ os.register_at_fork(after_in_child=_forget_threads)
 
 
 def _show(msg: Any) -> None:
-    """What `warnings` calls for a warning that filters let through."""
+    """The function that `warnings` calls for a warning that passes its filters."""
     how = _listening()
     if how is None or how.recorder is not _MODULE["_showwarnmsg_impl"] or issubclass(msg.category, SmeltWarning):
         _before.get("show", _PLAIN)(msg)  # torch itself records it, for one

@@ -27,7 +27,8 @@ class Diagnostics:
     Attributes:
         options: `fullgraph` makes each of them an error.
         breaks: the distinct graph breaks so far, and other reasons for which frames ran in eager.
-        raised: by thread, exceptions of the present call that frames raised only while they were captured.
+        raised: thread -> exceptions of its present call that frames raised while they were captured, but not when they
+            ran.
     """
 
     def __init__(self, options: Options) -> None:

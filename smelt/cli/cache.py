@@ -19,7 +19,7 @@ cache = typer.Typer(help="The cache of built kernels and timings: look, clear, t
 
 @cache.command()
 def info() -> None:
-    """Where it lies, how large it is and may become, and what it holds."""
+    """Print the path of the cache, its size and maximum size, and its entries by kind."""
     disk_cache = store()
     kinds = Counter(path.parent.parent.name for path, _ in files(disk_cache.root) if not is_passing(path))
     print(f"{disk_cache.root}\n{disk_cache.size() / 2**20:.1f} MiB of at most {disk_cache.limit / 2**20:.0f} MiB")
@@ -58,7 +58,7 @@ def export(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> 
 
 @cache.command("import")
 def import_(file: Annotated[Path, typer.Argument(help="What `smelt cache export` has written.")]) -> None:
-    """Take the entries of such a file. They are machine code: only from people whom you trust."""
+    """Take the entries of such a file. They are machine code: import only files from people whom you trust."""
     try:
         count = load_cache(file)
     except (OSError, SmeltError) as error:

@@ -30,14 +30,14 @@ _replaced: list[ModuleType] = []
 """The module that began the process lives on, since its code still runs."""
 
 _HOME = str(Path(smelt.__file__).parents[1])
-"""Where this package is found: the process in eager runs the same."""
+"""The folder that contains this package: the process that runs in eager uses the same package."""
 
 MANY = 5
 """Lines of a table of reasons that the summary shows."""
 
 
 INSTALL = "smelt.install()"
-"""What processes that the script spawns do before anything else."""
+"""The statement that processes spawned by the script run first."""
 
 
 def run_script(

@@ -29,7 +29,9 @@ BLOCK_ELEMENTS = 512
 """Elements of a partial row sum: rounding errors stay near those of pairwise summation."""
 
 MIN_BLOCK_PASSES = 16
-"""Fewest iterations of a partial sum; else their number is the root of that of all."""
+"""Minimum number of iterations of a partial sum; above it, their number is about the square root of the number of all
+iterations.
+"""
 
 SYMBOLIC_BLOCK_PASSES = 64
 """Iterations of a partial sum where their number is symbolic; as many partial sums are added to the next level."""
@@ -108,7 +110,7 @@ def chunk_size(size: IntLike, wanted: int) -> int:
 
 
 def make_block(loops: Sequence[Var]) -> Block | None:
-    """How a sum over all iterations of nested loops is blocked; None: not at all, since they are few."""
+    """The blocking of a sum over all iterations of nested loops; None if there are too few iterations for it."""
     symbolic = is_symbolic(v.size for v in loops)
     passes = math.prod(hint(v.size) for v in loops)
     if passes < 4 * MIN_BLOCK_PASSES and not symbolic:

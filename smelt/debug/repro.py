@@ -20,7 +20,7 @@ WRONG = "wrong result"
 
 
 class Outcome(NamedTuple):
-    """How a run ended: the kind of failure ("" where there was none), and its text."""
+    """The outcome of a run: the kind of failure ("" if there was none) and its text."""
 
     kind: str
     message: str

@@ -14,7 +14,9 @@ from torch import nn
 from smelt.demo.tasks import Task
 
 CHUNK_S = 1.0
-"""How long one side trains before the other takes over, about: short enough to share a busy minute fairly."""
+"""Seconds, about, that one side trains before the other takes over: short enough that both suffer equally if the
+machine is busy.
+"""
 
 Compile = Callable[[nn.Module], Any]
 

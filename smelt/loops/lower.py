@@ -233,7 +233,9 @@ def _adds_single_elements(node: Scatter) -> bool:
 
 
 MAX_WIDENED_ELEMENTS, MAX_WIDENED_RATIO = 1 << 20, 16
-"""Most elements of such a result: in all, or for each element added. Beyond, twice the width would cost time."""
+"""Maximum number of elements of a scatter's result that is accumulated in twice the width: in all, or for each added
+element. Larger results would take too much time.
+"""
 
 
 def _is_unsupported(meta: Any) -> bool:

@@ -77,7 +77,9 @@ def pad(name: str, meta: TensorMeta, x: Operand, low: Sequence[int], high: Any, 
 
 
 MAX_LOOP_OPERANDS = 64
-"""Most operands of a concatenation, or slice writes in a row, in a loop: each element searches all of them."""
+"""Maximum number of operands of a concatenation, or of consecutive slice writes, that one loop computes: each element
+searches all of them.
+"""
 
 
 @lowering("cat")

@@ -12,7 +12,7 @@ from smelt.page.markup import Markup, bytes_text, element, joined, number_text, 
 from smelt.page.picture import MOST_BOXES, Box, draw_program, draw_steps
 
 INLINE_CHARACTERS = 2_000_000
-"""Of sources on a page; from then on a source that was shown is named."""
+"""Number of characters of sources on a page; after that many, a source that was shown before is only named."""
 
 LONGEST_SOURCE = 200_000
 

@@ -472,7 +472,7 @@ def _start(job: _Job, compiler: Compiler, flags: Sequence[str]) -> CompilerProce
 
 
 _SHOWN = 20_000
-"""Most characters of a compiler's message that are quoted in ours."""
+"""Maximum number of characters of a compiler's message that our message quotes."""
 
 
 class NoRoom(BuildError):

@@ -37,7 +37,7 @@ The compiler runs in the foreground: `wait` for a background process never retur
 blocked signals is inherited, and programs that handle signals in one thread block them in all others.
 """
 _KEPT_BYTES = 1 << 18
-"""Most bytes of a compiler's output that are kept; the first ones name the error."""
+"""Maximum number of bytes of a compiler's output that are kept; the error is named in the first ones."""
 
 _current: ContextVar[CompilerGroup | None] = ContextVar("smelt_compilers", default=None)
 switch("compilers", _current.get, _current.set)

@@ -104,7 +104,7 @@ class Arenas:
         self.most = 0  # most bytes that plain calls have taken at once since this was last set to 0
 
     def take(self, size: int) -> Arena:
-        """An unused arena of at least so many bytes."""
+        """An unused arena of at least this many bytes."""
         stream = self.stream()
         if self.recording():
             lent = self.lent

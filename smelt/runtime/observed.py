@@ -224,13 +224,13 @@ class Noted:
         self.launches: list[Sequence[Any]] = []
 
     def segment(self, launches: Sequence[Any]) -> Callable[[Table], object]:
-        """As that of the kernels."""
+        """The same method of the kernels; the call is recorded."""
         self.launches.append(launches)
         made: Callable[[Table], object] = self.kernels.segment(launches)
         return made
 
     def product(self, *given: Any) -> Callable[..., object]:
-        """As that of the kernels."""
+        """The same method of the kernels; the call is recorded."""
         made: Callable[..., object] = self.kernels.product(*given)
         return made
 

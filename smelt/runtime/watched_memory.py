@@ -37,10 +37,12 @@ LINE = 64
 """Largest size of a cache line, in bytes."""
 
 FAR = 1 << 20
-"""Most bytes of gaps in a copy of an input, whatever the number of its elements."""
+"""Maximum number of bytes of gaps in a copy of an input, independent of the number of its elements."""
 
 MAX_BUFFERS_CHECKED_ALWAYS = 64
-"""Most buffers for all guards to be checked after each step; beyond, only the step's, and all at the end."""
+"""Up to this number of buffers, the guards of all buffers are checked after each step; with more buffers, only those of
+the step's buffers, and all at the end.
+"""
 
 POISON: dict[torch.dtype, int] = {
     torch.float32: 0x7FE5A5A5,

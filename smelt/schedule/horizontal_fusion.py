@@ -172,7 +172,7 @@ class Profile:
         account: bytes that a buffer takes of this memory.
         kept: buffers that live to the end.
         over: buffer -> the buffer whose memory it takes over, in this order of units.
-        room_bytes: by which the peak may grow, besides 1/64 of it.
+        room_bytes: bytes by which the peak may grow, in addition to 1/64 of it.
     """
 
     def __init__(

@@ -98,8 +98,8 @@ class Bundling:
         moved_bytes: most bytes that a kernel takes from others, or hands to them, for it to move in the order: larger
             kernels gain more from operands in the second-level cache than from a shared launch.
         tiny_bytes: the same for buffers of the arena, where longer lifetimes leave too many gaps.
-        room_bytes: by which peak memory may grow, besides 1/64 of it.
-        tries: the search for more members ends after so many kernels in a row did not fit in memory.
+        room_bytes: bytes by which peak memory may grow, in addition to 1/64 of it.
+        tries: the search for more members ends after this many consecutive kernels did not fit in memory.
     """
 
     moved_bytes: int = 8 << 20
@@ -199,8 +199,8 @@ class Tiles:
         several_tensors_bytes, several_tensors_threads: the bytes, and the threads of a program, for rows of several
             tensors. On an H100 dropout, residual and layer norm of 8192 rows of 768 take 28.5 us so, where programs of
             two rows and 256 threads take 33; without dropout 25.4 and 35.5.
-        walked_bytes: as row_bytes for rows that are walked: fewer, because loaded elements are folded sooner and
-            accumulators need registers.
+        walked_bytes: the same as row_bytes, for rows that are walked: fewer bytes, because loaded elements are folded
+            sooner and accumulators need registers.
         walked_threads: threads of a program that walks a row.
         lone_block_elements: elements of a tile of a walked row where programs are so few that one has a multiprocessor
             almost to itself, and its iterations are not hidden by others.
@@ -341,7 +341,7 @@ class Machine:
 
     Attributes:
         hardware: the GPU that Triton kernels are for.
-        realization, fusion, buffers, bundling, products, loops, tiles, blocks, launches: by stage.
+        realization, fusion, buffers, bundling, products, loops, tiles, blocks, launches: the limits of each stage.
         split_elements: elements that a reduction folds in all, below which it is not split.
         parallel: independent iterations that a long reduction should have: rows, or chunks that it is split into.
         max_chunk_rows: most rows in a chunk of a column reduction.

@@ -28,7 +28,7 @@ MAX_PERIOD_BLOCKS = 6
 """Longest period, in blocks, of the choice of buffers: sums over blocks are stored every few blocks."""
 
 MIN_REMOVED_BLOCKS = 4
-"""Fewest removed blocks for which fusing the short program saves time."""
+"""Minimum number of removed blocks for which fusing the short program saves time."""
 
 
 def fuse_blocks(

@@ -17,7 +17,7 @@ MIN_BLOCKS = 14
 """Fewer repeated blocks are not worth looking for."""
 
 MAX_ANCHORS = 4096
-"""Most externs that are compared with each other, which takes quadratic time."""
+"""Maximum number of externs that are compared with each other, which takes quadratic time."""
 
 BLOCK_KINDS = (1, 2, 3)
 """How many kinds of layers with equal externs may alternate; tried in this order."""

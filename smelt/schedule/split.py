@@ -25,7 +25,9 @@ from smelt.shapes.expr import reshape_index
 from smelt.shapes.size import IntLike, content, hint, is_symbolic, same
 
 _UNEVEN = 8
-"""Most that a chunk of equal chunks may exceed the wanted size, as a factor; beyond it the last chunk is shorter."""
+"""Maximum ratio of the size of equal chunks to the wanted size; if it would be larger, the last chunk is shorter
+instead.
+"""
 
 PARTIAL_SUFFIX = "_part"
 """Suffix of the name of a partial reduction."""
@@ -210,9 +212,9 @@ def _partial_and_final(
     """(partial reduction, final reduction) by their dimensions.
 
     Args:
-        sizes: of the dimensions of `first`, the body of the partial reduction.
-        made: how many leading ones of `sizes` its result has; it folds the others.
-        chunks: how many leading ones of these the final reduction folds.
+        sizes: the sizes of the dimensions of `first`, the body of the partial reduction.
+        made: the number of leading dimensions that the result of the partial reduction has; it folds the others.
+        chunks: the number of leading dimensions of that result that the final reduction folds.
         ragged: (dimension of chunks, dimension within a chunk, total) where the last chunk is short.
     """
     wide, name = _wide(node), node.name + PARTIAL_SUFFIX

@@ -111,7 +111,7 @@ class Assumptions:
         expects: called with each fact that compiled code has to check, and the text and class of the error.
         granted: how many such facts there are.
         small_is_usual: unbacked sizes of 0 and 1 are no special case, since PyTorch's derivative formulas are running.
-        data_dependent: as `refused`, for a question about an unbacked number.
+        data_dependent: the error about an unbacked number, kept in the same way as `refused`.
     """
 
     def __init__(self, where: Callable[[], str] | None = None) -> None:

@@ -46,7 +46,7 @@ class Real:
         hint: the value in the example.
         owner: the assumptions that answer questions about it.
         key: identity as text.
-        origin: of an unbacked leaf: where it is read (see `unbacked`).
+        origin: for an unbacked leaf, where it is read (see `unbacked`).
     """
 
     __slots__ = ("compute", "args", "name", "hint", "owner", "key", "origin")

@@ -34,7 +34,7 @@ class DataDependent(Unsupported):
 
     Attributes:
         step: where the graph has to end instead.
-        names: of the numbers.
+        names: the names of the numbers.
     """
 
     step = 0

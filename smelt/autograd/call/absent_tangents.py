@@ -149,11 +149,13 @@ class GivenBackward:
         return self.whole(inputs)
 
     def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
-        """As `Backward.without`, of the wrapped programs."""
+        """The result of `Backward.without`, with each program wrapped."""
         return [(subset, self._given(program)) for subset, program in self.backward.without(absent, count)]
 
     def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
-        """As `Backward.reads`: additional inputs come after the saved values and do not change their positions."""
+        """The result of `Backward.reads`, unchanged: additional inputs come after the saved values and do not change
+        their positions.
+        """
         return self.backward.reads(absent, count)
 
     def _given(self, program: Program) -> Program:

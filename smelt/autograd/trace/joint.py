@@ -248,7 +248,7 @@ class _Trace:
         return tuple(found)
 
     def counted(self, i: int) -> int:
-        """How many writes the version counter of input `i` has seen."""
+        """The number of writes to input `i` that its version counter has counted."""
         return version_of(self.inputs[i].seen) - self.versions_before[i]
 
     def touched(self, mutations: Sequence[Mutation]) -> tuple[int, ...]:
@@ -257,7 +257,7 @@ class _Trace:
         return tuple(i for i in own if i not in written for _ in range(self.counted(i)))
 
     def plan(self, results: Sequence[Any]) -> Iterator[OutputPlan]:
-        """How each user output is made; fills `self.program` with the tensors that the program returns."""
+        """The plan for each user output; fills `self.program` with the tensors that the program returns."""
         same = {id(one.seen): self.first[id(one)] for one in self.inputs}
         sharing: dict[Storage, dict[int, TraceTensor]] = {}
         for out in results:
@@ -353,7 +353,7 @@ class _Trace:
             self.eager_saved_views.add(view)
 
     def unsaved(self, values: Sequence[fx.Node]) -> tuple[frozenset[int], ...]:
-        """What eager's autograd graph saves, as three sets of positions.
+        """The tensors that eager's autograd graph saves, as three sets of positions.
 
         Returns:
             the primals that it does not save, except parameters, which only optimizers write to; the program outputs
@@ -551,7 +551,9 @@ class _Trace:
         return accumulated(own, computed) if self.examples[i].is_leaf else computed
 
     def asked_for(self, positions: Mapping[int, int | SparseGradient]) -> dict[int, TensorMeta]:
-        """By leaf, the layout of a gradient that is not accumulated (`torch.autograd.grad`), if it differs."""
+        """Leaf -> the layout of its gradient if `torch.autograd.grad` returns it instead of accumulating it; only
+        leaves for which the two layouts differ.
+        """
         made = (i for i, k in positions.items() if isinstance(k, int) and i in self.found)
         computed = {i: without_gaps(self.found[i].storage_view.layout.val) for i in made}
         return {i: val for i, val in computed.items() if val.stride != without_gaps(self.layout_of_gradient(i)).stride}

@@ -118,7 +118,7 @@ def results_as_saved(
 
 
 Where = tuple[Literal["input", "alias", "memory", "output"], Any]
-"""Which tensor the backward reads: (kind, name of an input or position of a result).
+"""A tensor that the backward reads: (kind, name of an input or position of a result).
 
 "input", "output": the tensor as it is when the backward runs. "alias": the memory that the input had in the forward,
 saved as an alias if the backward recomputes from it, else as a copy. "memory": the contents, when the backward runs, of

@@ -387,4 +387,4 @@ _RULES: dict[OpOverload, tuple[Read, Write]] = {
     aten.diagonal.default: (_read_diagonal, _write_diagonal),
     aten.unfold.default: (_read_plain, _write_unfold),
 }
-"""How to read and write through each view operator. Others go by their strides."""
+"""View operator -> the functions that read and write through it. Other views are read and written by their strides."""

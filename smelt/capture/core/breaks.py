@@ -188,7 +188,7 @@ _NO_MEMORY = (
     "Cannot access data pointer of Tensor",
     "Attempted to access the data pointer on an invalid python storage",
 )
-"""What torch's C code says of a tensor without memory."""
+"""Messages of torch's C code about a tensor without memory."""
 
 
 def symbolic(args: Args, error: Exception) -> bool:

@@ -21,7 +21,7 @@ Handler: TypeAlias = "Callable[[Interpreter, Frame, Any], object]"
 
 
 class Site(NamedTuple):
-    """What a decoder may use: the code, the offset of the next instruction (behind inline caches), the argument."""
+    """The input of a decoder: the code, the offset of the next instruction (after inline caches), the argument."""
 
     code: CodeType
     next: int

@@ -19,7 +19,7 @@ from smelt.capture.core.sources import Source
 Callers: TypeAlias = "tuple[Callers, At] | None"
 RETURN = object()
 YIELD = object()
-"""What a handler returns when the frame stops."""
+"""The value that a handler returns if the frame stops."""
 
 
 OUTER = object()

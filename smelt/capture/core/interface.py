@@ -46,7 +46,9 @@ class Copies(Protocol):
         """The container that the value is a copy of; any other value unchanged."""
 
     def give_back(self, value: object) -> Any:
-        """What C code returned or wrote to, with copies replaced by the program's own containers."""
+        """An object that C code returned or wrote to, with copies of containers replaced by the program's own
+        containers.
+        """
 
 
 class Store(Protocol):
@@ -332,7 +334,7 @@ class Sizes(Protocol):
         """The symbol of a number that has changed between calls; None when it is static."""
 
     def specialized(self) -> int:
-        """How many facts so far hold for the example's sizes only."""
+        """The number of facts so far that hold for the example's sizes only."""
 
     def guard(self, guards: Any) -> None:
         """Add the checks that the symbols need."""
@@ -365,7 +367,7 @@ class Speculation(Protocol):
         """A real tensor with the known or assumed values of `tensor`; None: they stay unknown."""
 
     def count(self, mask: TraceTensor) -> int | None:
-        """How many elements of `mask` are not zero."""
+        """The number of nonzero elements of `mask`."""
 
     def preferring_reads(self) -> AbstractContextManager[None]:
         """Context in which values that are not the same at all calls stay unknown."""
@@ -667,7 +669,7 @@ class PrologueInputs(Protocol):
         """The program, or a later stage, needs these numbers: whether another attempt can assume their values."""
 
     def origins(self) -> list[Origin]:
-        """Where prologue numbers became inputs of the graph."""
+        """The origins of the prologue numbers that became inputs of the graph."""
 
     def named(self, number: object) -> PrologueValue | None:
         """The prologue value of a number among the graph's inputs."""

@@ -33,7 +33,7 @@ _CONTENT_IS_READ = classes(tuple, list, dict, set, frozenset, torch.Tensor)
 """Their content is guarded when it is read."""
 
 _OF_LIBRARIES = frozenset({"_abc_impl", "__dataclass_params__"})
-"""What libraries store in a class for their own use."""
+"""Attributes in which libraries store their own data in a class."""
 
 _OF_AUTOGRAD = frozenset({"_backward_cls", "_forward_cls", "_autograd_function_id"})
 """What torch keeps in an autograd function and in the class of its nodes: another for each. Who reads it has the class
@@ -268,7 +268,7 @@ _COMPONENTS: ClassTable[tuple[str, ...]] = by_class(
         typing.TypeVar: tuple(name for name in _OF_A_VARIABLE if hasattr(typing.TypeVar("example"), name)),
     }
 )
-"""What tells one from another, by their classes."""
+"""Class of an alias or type variable -> the attributes by which two of them are compared."""
 
 
 def _register(vm: Interpreter, value: object, source: Source) -> None:

@@ -23,7 +23,7 @@ TO_THE_END = -1
 
 @dataclass(frozen=True)
 class CapturePlan:
-    """What an attempt may do.
+    """The permissions of one attempt.
 
     Attributes:
         symbols: sizes and numbers that have changed between calls may be symbols; the graph may read numbers from
@@ -102,7 +102,7 @@ class CapturePlan:
         return float("inf") if self.stop_at == TO_THE_END else self.stop_at
 
     def difference_from(self, before: CapturePlan) -> str:
-        """Which permissions of the previous plan this one lacks, and why, as text."""
+        """Text that says which permissions of the previous plan this plan lacks, and why."""
         lost = [f"without {name}" for name in ("symbols", "checks", "repeats") if vars(self)[name] < vars(before)[name]]
         if self.refused > before.refused:
             lost.append(f"with {_counted(len(self.refused - before.refused), 'branch', 'branches')} less as nodes")

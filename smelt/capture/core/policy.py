@@ -235,7 +235,7 @@ _DESCRIBING = (
     "size stride dim numel storage_offset element_size data_ptr untyped_storage is_conj is_neg is_inference "
     "_version _base _is_view _is_zerotensor requires_grad_ as_strided detach item _make_wrapper_subclass"
 ).split()
-"""What the compiler itself asks of tensors in Python, and how it makes its own."""
+"""Attributes of tensors that the compiler itself reads in Python, and by which it makes its own tensors."""
 _OWN_OF_TENSORS = tuple((name, getattr(torch.Tensor, name)) for name in _DESCRIBING)
 
 

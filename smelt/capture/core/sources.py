@@ -78,7 +78,7 @@ def function_field(base: Source, name: str) -> Source:
 
 
 def slot(base: Source, descriptor: Any) -> Source:
-    """What a slot of an object holds; NULL when it is empty."""
+    """The value in a slot of an object; NULL if it is empty."""
     return Source(base, native.SLOT, descriptor, f"{base.text}.{descriptor.__name__}")
 
 
@@ -148,7 +148,7 @@ def sequence_item(base: Source, index: int, kind: type) -> Source:
 
 
 def cell_content(base: Source, name: str) -> Source:
-    """What a closure cell holds."""
+    """The value in a closure cell."""
     return Source(base, native.CELL, None, name)
 
 

@@ -26,8 +26,8 @@ class PythonState:
         constants: identities of tuples that are constants of the interpreted code.
         generators: every generator that the program made.
         errors: every exception that the program raised, by identity, with the step that raised it.
-        remade: by identity, how residual code makes the program's classes: (function, arguments, keywords).
-        made_classes: by identity, classes and aliases that each call makes anew, and their statements.
+        remade: id of a class of the program -> how residual code creates it: (function, arguments, keywords).
+        made_classes: id -> a class or alias that each call creates anew, with the statements that create it.
         lookups: the attribute that a class gave for a name, see `attribute_reads`.
         defaults: the defaults of functions, as they were read.
         settings: context variables that are set, see `context_variables`.

@@ -97,7 +97,9 @@ native.set_equality(alike)
 
 
 def _showing(kind: type) -> Any:
-    """What a guard compares of values of this class; None: nothing known describes the whole value."""
+    """The function that gives what a guard compares of values of this class; None if none is known that describes the
+    whole value.
+    """
     for base in kind.__mro__:
         if base in PLAIN_SHOWN:
             return PLAIN_SHOWN[base]

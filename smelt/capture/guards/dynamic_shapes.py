@@ -36,7 +36,7 @@ MAX_SYMBOLS = 1000
 
 @dataclass
 class SiteProfile:
-    """What the cache entries of one compile site have seen.
+    """The shapes and numbers in the cache entries of one compile site.
 
     Attributes:
         shapes: source -> shape of its tensor in the first entry that read it.
@@ -201,8 +201,9 @@ class Sizes:
         return size
 
     def specialized(self) -> int:
-        """How many facts so far hold for the example's values only: assumptions about symbols, and changed numbers that
-        are not symbols."""
+        """The number of facts so far that hold for the example's values only: assumptions about symbols, and changed
+        numbers that are not symbols.
+        """
         return len(self.owner.assumed) + self._unchanged
 
     # -- guards and expressions -----------------------------------------------------------------------------------

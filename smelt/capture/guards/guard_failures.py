@@ -56,7 +56,7 @@ def what_changed(
     Args:
         guards: the guards as they were collected.
         evaluated: the same guards in evaluable form.
-        slots, globals, function: of the frame.
+        slots, globals, function: the local variables, the globals and the function object of the frame.
     """
     failure = evaluated.failure(slots, globals, function)
     if failure is None:
@@ -205,4 +205,6 @@ _DESCRIBED: dict[int, Callable[..., Change]] = {
     native.NO_FINALIZER: _finalizer,
     native.PYTHON: _python,
 }
-"""By kind of check: (source, operand, found, guards) -> the difference; operands are those of `native.Guards`."""
+"""Kind of check -> a function (source, operand, found, guards) -> the difference; operands are those of
+`native.Guards`.
+"""

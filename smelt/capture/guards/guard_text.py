@@ -34,7 +34,7 @@ def guard_text(kind: int, subject: Source | None, operand: object, sources: Sequ
 
     Args:
         subject: the source of the checked value; None for checks without one.
-        sources: of all fetches; operands that are other fetches are indices of it.
+        sources: the source of each fetch; an operand that refers to another fetch is an index into this.
     """
     own = _OWN.get(kind)
     if own is not None:

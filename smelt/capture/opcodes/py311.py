@@ -77,7 +77,7 @@ def send(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 def for_iter_target(site: Site) -> Jump:
-    """Where the loop continues when the iterator is exhausted."""
+    """The index of the instruction where the loop continues when the iterator is exhausted."""
     return Jump(site.next + 2 * site.arg)
 
 

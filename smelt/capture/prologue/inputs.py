@@ -98,7 +98,7 @@ class PrologueInputs:
         return bool(locations)
 
     def origins(self) -> list[Origin]:
-        """Where prologue numbers became inputs of the graph."""
+        """The origins of the prologue numbers that became inputs of the graph."""
         return self._origins
 
     def named(self, number: object) -> PrologueValue | None:

@@ -49,10 +49,10 @@ _FILLED = classes(list, tuple, dict)
 
 @dataclass(frozen=True)
 class _Drawing:
-    """How a call uses random generators.
+    """The use of random generators by a call.
 
     Attributes:
-        name: of the function or method.
+        name: the name of the function or method.
         owner: the object whose method it is.
         outside: it draws from a generator that exists before the call of the compiled function.
         made: it is a method of a generator that the prologue makes.

@@ -32,7 +32,9 @@ class Copies:
         return value if known is None else known[1]
 
     def give_back(self, value: Any) -> object:
-        """What C code returned or wrote to, with copies replaced by the program's own containers."""
+        """An object that C code returned or wrote to, with copies of containers replaced by the program's own
+        containers.
+        """
         own = self.own(value)
         if own is not value or not self._kept_alive:
             return own

@@ -201,7 +201,7 @@ class Finalizers:
         return type(value) in LEAVES or isinstance(value, _OPAQUE) or value is self.vm
 
     def _referents(self, value: object) -> Sequence[object]:
-        """What a value refers to, with the changes of the capture."""
+        """The objects to which a value refers, with the changes that the capture has deferred."""
         if isinstance(value, types.FunctionType):
             return [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__, value.__dict__]
         if isinstance(value, TracedGenerator):

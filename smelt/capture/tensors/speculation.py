@@ -113,7 +113,7 @@ class Speculation:
         return self._assume(tensor, _itself)
 
     def count(self, mask: TraceTensor) -> int | None:
-        """How many elements of `mask` are not zero, known or assumed; None: it stays unknown."""
+        """The number of nonzero elements of `mask`, known or assumed; None if it stays unknown."""
         found = self._assume(mask, torch.count_nonzero)
         return None if found is None else int(found)
 

@@ -107,7 +107,7 @@ class PullbackCall:
     """A call of a pullback as the target of a graph node: (pullback, tensors among the arguments) -> flat results.
 
     Attributes:
-        born: as of the pullback.
+        born: the same as `born` of the pullback.
     """
 
     def __init__(self, leaves: Sequence[object], spec: TreeSpec, born: int) -> None:

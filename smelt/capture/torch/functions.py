@@ -57,7 +57,9 @@ class FunctionApply:
 
 
 _applies: weakref.WeakValueDictionary[tuple[int, bool], FunctionApply] = weakref.WeakValueDictionary()
-"""By the class's id, which is not reused while the row exists, and by `keeps`."""
+"""(id of the Function's class, `keeps`) -> target of nodes. The value keeps the class alive, so its id is not reused
+while the row exists.
+"""
 _APPLY: Any = vars(torch.autograd.Function)["apply"]
 _APPLY = getattr(_APPLY, "__func__", _APPLY)  # written in C from torch 2.15 on
 
@@ -185,7 +187,7 @@ def eager_form(callee: object, cause: Break | None) -> Callable[..., object] | N
 
 
 _subclasses: weakref.WeakKeyDictionary[Any, dict[int, type]] = weakref.WeakKeyDictionary()
-"""By session and by the identity of the Function, which its subclass keeps alive."""
+"""Session -> id of the Function's class -> its subclass, which keeps the class alive."""
 
 
 def _captured_backward(cls: Any, session: Any) -> Any:

@@ -97,7 +97,8 @@ class _Walk:
         return frozenset().union(*map(self.of, given), self.of(call.func))
 
     def meaning(self, callee: ast.expr) -> tuple[str, Any]:
-        """What a called expression does: (read | pure | store | function | unknown, the object)."""
+        """The effect of a called expression: ("read" | "pure" | "store" | "function" | "unknown", the called object).
+        """
         value = self.resolve(callee)
         if value is None:  # a method of a value in the kernel
             name = callee.attr if isinstance(callee, ast.Attribute) else ""

@@ -113,7 +113,7 @@ class TileBody(OpsRenderer):
         return self.pointers(name, flat_index(index, self.plan.strides[name]), also)
 
     def pointers(self, name: str, offset: Expr, also: int = 0) -> tuple[str, str, int]:
-        """As `address`, for an offset in a buffer, counted in elements."""
+        """The pointers, mask and axes as in `address`, but for an offset in a buffer, counted in elements."""
         pointer = self.arguments.pointer(name)
         axes = self.depth_of(offset)
         masks = self.inside(axes | also)

@@ -121,7 +121,7 @@ class TritonHost(Host):
     """The host program of Triton kernels. Equal sources are built once.
 
     Args:
-        kernels: of groups by number; those of a bundle are its first group's.
+        kernels: number of a group -> its kernels; the kernels of a bundle are those of its first group.
         bundles: groups that run together.
         contract: see `render_triton`.
     """

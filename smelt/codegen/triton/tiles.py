@@ -178,7 +178,7 @@ class _Builder(Coordinates):
         return any(inside & set(flat_index(m.index, self.plan.strides[m.name]).atoms()) for m in stored)
 
     def words_of(self, axis: Axis) -> Words | None:
-        """How rows along an axis of one variable lie relative to words; None if word access does not help."""
+        """The alignment to words of rows along an axis of one variable; None if word access does not help."""
         if self.limits or len(axis.variables) != 1 or is_symbolic([axis.size]):
             return None
         return row_words(self.members.values(), self.plan, axis.variables[0])
@@ -330,7 +330,9 @@ class _Builder(Coordinates):
         return [Config((("XBLOCK", b), ("RBLOCK", n), (STAGES, stages)), w) for b, n, w in shapes]
 
     def stages(self, elements: int, axis: Axis) -> int:
-        """Pipeline stages for tiles of so many elements: three, or fewer if they need much shared memory."""
+        """The number of pipeline stages for tiles of this many elements: three, or fewer if they need much shared
+        memory.
+        """
         return 1 + min(2, self.tiles.pipelined_bytes // max(elements * self.row_bytes(axis), 1))
 
     def arithmetic(self) -> int:

@@ -59,9 +59,9 @@ class OpaqueMeta(TensorMeta):
 
     Attributes:
         layout: strided for a quantised tensor.
-        details: of sparse_coo, the numbers of sparse and of dense dimensions; of compressed layouts the dtype of
-            indices, the number of dense dimensions, and the block; of a quantised tensor the scheme, and the axis of
-            its channels.
+        details: for sparse_coo, the numbers of sparse and of dense dimensions; for compressed layouts, the dtype of
+            indices, the number of dense dimensions and the block size; for a quantised tensor, the scheme and the axis
+            of its channels.
     """
 
     layout: torch.layout = torch.strided

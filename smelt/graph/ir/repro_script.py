@@ -32,16 +32,16 @@ FORMAT_VERSION = 1
 """Version of the format of the literal `CASE`; others are not read."""
 
 MAX_FLOAT_ELEMENTS = 64
-"""Most elements of a floating point buffer whose values are kept."""
+"""Maximum number of elements of a floating-point buffer whose values are kept."""
 
 MAX_INT_ELEMENTS = 2**18
-"""Most elements of an integer buffer whose values are kept."""
+"""Maximum number of elements of an integer buffer whose values are kept."""
 
 MAX_VALUE_ELEMENTS = 2**22
-"""Most elements of any buffer whose values are kept, if the values themselves are what fails."""
+"""Maximum number of elements of any buffer whose values are kept if the failure depends on the values."""
 
 ALIGNMENT = 64
-"""Buffers begin at a multiple of so many elements of the original memory, which keeps the tensors' alignment."""
+"""Buffers begin at a multiple of this many elements of the original memory, which preserves the tensors' alignment."""
 
 
 class Inputs(NamedTuple):

@@ -62,7 +62,7 @@ def in_format_of_volume(val: TensorMeta, shape: Sequence[IntLike], dtype: torch.
 
 
 def in_range(dim: int, ndim: int) -> bool:
-    """Whether a tensor of so many dimensions has this one; a scalar has one."""
+    """Whether `dim` is a dimension of a tensor with this many dimensions; a scalar counts as one-dimensional."""
     return -max(ndim, 1) <= dim < max(ndim, 1)
 
 

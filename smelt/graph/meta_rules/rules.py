@@ -674,7 +674,9 @@ def _batch_norm(outputs: str) -> Rule:
 
 
 def _batch_norm_with_reserve(outputs: str) -> Rule:
-    """As `_batch_norm`; the fourth result is a reserve for another library's backward, which is empty on a CPU."""
+    """The rule of `_batch_norm` with a fourth result: memory reserved for the backward of a GPU library, empty on a
+    CPU.
+    """
     others = _batch_norm(outputs)
 
     def rule(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:

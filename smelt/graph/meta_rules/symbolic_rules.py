@@ -152,7 +152,7 @@ def _reduction(
     """Reductions `op(x, dims, keepdim)`.
 
     Args:
-        dtype: of the (last) result; None: the input's.
+        dtype: the dtype of the (last) result; None: that of the input.
         results: 2 for values and positions.
         whole: dtype of the result for integers.
         all_of: an empty list of dimensions means all of them, as None does.

@@ -198,7 +198,7 @@ def _overlap(a: Layout, b: Layout) -> bool:
 
 
 _MAX_COMPARED_ELEMENTS = 1 << 18
-"""Most elements of memory whose offsets are compared one by one."""
+"""Maximum number of elements of memory whose offsets are compared one by one."""
 
 _Numbers = tuple[tuple[int, ...], tuple[int, ...], int]
 

@@ -64,10 +64,10 @@ class Recorder:
         """`program` with recordings; called below autograd, like the program itself.
 
         Args:
-            name: of the program, in reasons.
+            name: how messages name the program.
             written: positions of inputs that the program writes over; None: possibly each input that is a result.
             visible: number of results, the first ones, that callers get and may keep; the others are for autograd.
-            inputs: names of inputs in reasons.
+            inputs: names of inputs in messages.
         """
         if self.refused is not None or self.device is None:
             return program

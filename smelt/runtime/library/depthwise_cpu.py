@@ -19,7 +19,7 @@ from smelt.runtime.library.externs import Candidate, Spec
 from smelt.runtime.memory import fresh
 
 MOST_TAPS = 121
-"""Most elements of a window: each thread has a sum on its stack for each."""
+"""Maximum number of elements of a window: each thread has one sum per element on its stack."""
 
 
 def fits(params: Mapping[str, Any], grad: Spec, x: Spec, w: Spec) -> bool:
