@@ -1,4 +1,4 @@
-"""A PyTorch model in, its functional ATen graph and the ranges of its values out, by smelt's own capture."""
+"""Captures a PyTorch model as a functional ATen graph, by smelt's capture, and measures the ranges of its values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import smelt
 from smelt.base.errors import SmeltError
 
 BATCH = 16
-"""Images that are calibrated at a time."""
+"""Number of images of one batch during calibration."""
 
 
 class QuantizeError(SmeltError):
-    """A model that cannot become an int8 graph, or data that cannot calibrate it."""
+    """A model cannot be converted to an int8 graph, or the calibration data are not usable."""
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Captured:
 
     Attributes:
         graph: functional ATen operators; its first placeholder is the image batch, the others are parameters.
-        held: the tensor of each placeholder but the first.
+        held: placeholder -> its parameter, for each placeholder but the first.
         ranges: the least and the greatest value of each node over the calibration data.
     """
 
@@ -48,7 +48,7 @@ def capture(model: nn.Module, calibration_data: Any) -> Captured:
             begins with its images, as loaders give them.
 
     Raises:
-        QuantizeError: there are no images, or they are none.
+        QuantizeError: there are no images, or the data are not images.
         Unsupported: the model is not one graph.
     """
     images = _images(calibration_data)
@@ -69,7 +69,7 @@ def capture(model: nn.Module, calibration_data: Any) -> Captured:
     training = {module: module.training for module in model.modules()}
     fast = torch.backends.mha.get_fastpath_enabled()
     model.eval()
-    torch.backends.mha.set_fastpath_enabled(False)  # else a whole encoder layer is one operator
+    torch.backends.mha.set_fastpath_enabled(False)  # it fuses a whole encoder layer
     try:
         with torch.no_grad():
             backend = smelt.aot_autograd(fw_compiler=take)
@@ -141,7 +141,7 @@ class _Ranges(fx.Interpreter):
 
 
 def _calibrate(captured: Captured, images: torch.Tensor) -> None:
-    """Run all images; the last batch is filled up with its last image, since the graph holds the size of a batch."""
+    """Run all images; the last batch is padded by repeating its last image, as the graph has a fixed batch size."""
     size = min(BATCH, len(images))
     interpreter = _Ranges(captured)
     with torch.no_grad():
@@ -152,6 +152,6 @@ def _calibrate(captured: Captured, images: torch.Tensor) -> None:
 
 
 def chain(node: fx.Node, targets: Iterable[Any]) -> fx.Node | None:
-    """The only user of a node, if it is one of these operators."""
+    """The user of a node, if there is only one and its target is one of these operators; else None."""
     users = list(node.users)
     return users[0] if len(users) == 1 and users[0].target in targets else None

@@ -17,15 +17,15 @@ from smelt.base.errors import SmeltError
 from smelt.tiny.graph import Int8Graph
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
-"""Where Debian's package dataset-fashion-mnist puts it."""
+"""The folder in which Debian's package dataset-fashion-mnist installs the files."""
 
 _INSTALL = "apt-get install dataset-fashion-mnist (Debian), or set SMELT_FASHION_MNIST to a folder with its four files"
 _UNSIGNED_BYTES = 8
-"""The type code of the IDX format for these values."""
+"""The IDX format's type code for unsigned bytes."""
 
 
 class DataError(SmeltError):
-    """Images or labels that are missing, damaged, or of another shape or range than a model takes."""
+    """Images or labels are missing, damaged, or of a shape or range that the model does not take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +64,10 @@ class Images:
         return len(self.pixels)
 
     def only(self, classes: Iterable[int]) -> Images:
-        """The images of some classes, which are counted from 0 in the order given.
+        """The images of the given classes, whose labels become their positions in `classes`.
 
         Raises:
-            DataError: a class is none of these, or has no image.
+            DataError: there is no such class, or it has no image.
         """
         chosen = list(classes)
         if not chosen or not set(chosen) <= set(self.labels.tolist()):
@@ -89,7 +89,7 @@ class Images:
         return Images(self.pixels[at], self.labels[at], self.classes)
 
     def calibration(self, count: int, seed: int) -> torch.Tensor:
-        """`count` images, or all if there are fewer, as `floats`."""
+        """`count` random images, or all if there are fewer, in the form that `floats` returns."""
         return self.sample(min(count, len(self)), seed).floats()
 
     def floats(self) -> torch.Tensor:
@@ -119,7 +119,8 @@ def fashion_mnist(part: str = "train", folder: str | Path | None = None) -> Imag
     """Images of clothing, 28x28x1, of 10 classes: 60,000 of `train`, 10,000 of `test`.
 
     Args:
-        folder: of the four files of Zalando's data set; None: SMELT_FASHION_MNIST, or where Debian has it.
+        folder: the folder with the four files of Zalando's data set; None: that of the environment variable
+            SMELT_FASHION_MNIST, else that of Debian's package.
 
     Raises:
         DataError: the files are missing or damaged.
@@ -139,7 +140,7 @@ def read_idx(path: Path) -> np.ndarray:
     """The array of a gzipped file of the IDX format, of unsigned bytes (yann.lecun.com/exdb/mnist).
 
     Raises:
-        DataError: there is no such file, or it holds something else.
+        DataError: there is no such file, or it has another format.
     """
     try:
         content = gzip.decompress(path.read_bytes())

@@ -1,4 +1,6 @@
-"""Runs a program for a board under its emulator, with a time limit; a fault is an error that tells where and why."""
+"""Runs a program for a board under its emulator, with a time limit; a fault raises an error with its location and
+cause.
+"""
 
 from __future__ import annotations
 
@@ -48,16 +50,16 @@ _RISCV_CAUSES = {
 
 
 class EmulationError(SmeltError):
-    """A program on a board that did not end as it should."""
+    """A program on a board did not end normally."""
 
 
 class BoardFault(EmulationError):
-    """A program that faulted.
+    """A program on a board caused a processor fault.
 
     Attributes:
-        kind: "stack overflow" or what the processor says.
-        address: where it wanted to read or write; None if the processor does not say.
-        pc: the instruction; None if it is lost.
+        kind: "stack overflow", or the cause that the processor reports.
+        address: the address of the read or write that failed; None if the processor does not report it.
+        pc: the address of the instruction; None if it is not known.
     """
 
     def __init__(self, program: Program, kind: str, address: int | None, pc: int | None) -> None:
@@ -70,11 +72,11 @@ class BoardFault(EmulationError):
 
 @dataclass(frozen=True)
 class Run:
-    """What a program left.
+    """The result of running a program.
 
     Attributes:
-        output: what it wrote on the console.
-        folder: where it read and wrote files.
+        output: its text on the console.
+        folder: the folder in which it read and wrote files.
     """
 
     output: str
@@ -89,8 +91,8 @@ def run(program: Program, folder: Path | None = None, limit_s: float = 60.0) -> 
     """Run a program to its end.
 
     Args:
-        folder: where it reads and writes files; None: where it was built.
-        limit_s: seconds until it is stopped.
+        folder: the folder in which it reads and writes files; None: the folder in which it was built.
+        limit_s: seconds after which it is stopped.
 
     Raises:
         BoardFault: it faulted.

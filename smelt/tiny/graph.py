@@ -1,7 +1,7 @@
 """Int8 graphs: typed records of tensors, parameters and operators, in the order in which they run.
 
-What a record says is enough to compute it: `simulate` and `render_c` ask nobody else. `Int8Graph.verify` says what a
-graph must hold, and everything that makes one calls it.
+A record contains all that is needed to compute the operator: `simulate` and `render_c` use nothing else.
+`Int8Graph.verify` checks the invariants of a graph; all code that creates a graph calls it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ LOW, HIGH = -128, 127
 """The range of int8."""
 
 MOST_BIAS = 1 << 30
-"""Bounds an int32 bias, also while it trains: with it, sums of int8 products stay within int32."""
+"""Maximum magnitude of an int32 bias, also while it is trained: the sum of the bias and all int8 products then stays
+within int32.
+"""
 
 
 class GraphError(SmeltError):
@@ -45,7 +47,7 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property
@@ -80,8 +82,8 @@ class Conv:
     Attributes:
         kernel: height and width.
         padding: rows above and below, columns left and right.
-        depthwise: each channel by itself; weights are (height, width, channels) then, else (outputs, height, width,
-            inputs).
+        depthwise: whether each channel is convolved separately. Weights are (height, width, channels) then, else
+            (outputs, height, width, inputs).
     """
 
     name: str
@@ -98,7 +100,7 @@ class Conv:
 
     @property
     def pointwise(self) -> bool:
-        """Whether every output is made of one position of the input, in the same order."""
+        """Whether each position of the result is computed from the same position of the input alone."""
         return not self.depthwise and self.kernel == (1, 1) and self.stride == 1 and self.padding == (0, 0)
 
     @property
@@ -130,22 +132,22 @@ class Linear:
 
     @property
     def inputs(self) -> int:
-        """Features that it reads."""
+        """The number of input features."""
         return int(self.weight.data.shape[1])
 
     @property
     def outputs(self) -> int:
-        """Features that it makes."""
+        """The number of output features."""
         return int(self.weight.data.shape[0])
 
 
 Layer = Conv | Linear
-"""What schemes count, and what trains beside the classifier."""
+"""The operators that schemes number, and that can be trained besides the classifier."""
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """The classifier in float32: logits = weight @ (scale * (x - zero)) + bias. Softmax is a part of the loss."""
+    """The classifier in float32: logits = weight @ (scale * (x - zero)) + bias. The loss contains the softmax."""
 
     name: str
     x: str
@@ -181,7 +183,7 @@ class AveragePool:
 
 @dataclass(frozen=True)
 class Clamp:
-    """A ReLU or ReLU6 by itself: bounds a tensor, whose scale and zero stay."""
+    """A ReLU or ReLU6 that is not part of another operator: bounds a tensor; scale and zero are unchanged."""
 
     name: str
     x: str
@@ -262,7 +264,7 @@ class Attention:
         starts: the first channel of q, k and v in their tensors; heads follow each other.
         heads: the channels of the result are those of all heads.
         width: channels of a head of q and k.
-        scale: of products of real values.
+        scale: the factor of the products of real values.
     """
 
     name: str
@@ -284,7 +286,7 @@ MOST_TAPS = 11
 """Of a row or a column of a depthwise kernel: TINY_MOST_TAPS in tiny_kernels.h, which copies a channel's weights."""
 
 MOST_PROBABILITY = 4095
-"""What the largest weight of a row of attention is, before the row is divided by its sum."""
+"""The largest integer weight of a row of attention, before the row is divided by its sum."""
 
 
 def sources(op: Operator) -> tuple[str, ...]:
@@ -298,12 +300,12 @@ def sources(op: Operator) -> tuple[str, ...]:
 
 
 def parameters(op: Operator) -> tuple[Parameter, ...]:
-    """What an operator has that may train: weight and bias."""
+    """The parameters of an operator that can be trained: weight and bias."""
     return (op.weight, op.bias) if isinstance(op, (Conv, Linear, Head)) else ()
 
 
 def constants(op: Operator) -> tuple[Parameter, ...]:
-    """What an operator has that never trains."""
+    """The parameters of an operator that are never trained."""
     match op:
         case AddConstant():
             return (op.table,)
@@ -315,7 +317,9 @@ def constants(op: Operator) -> tuple[Parameter, ...]:
 
 
 def updated_channels(inputs: int, ratio: float | Fraction) -> int:
-    """How many of a layer's input channels a ratio of a scheme updates: to the nearest, halves up, at least 1."""
+    """The number of input channels that are updated if a scheme trains this ratio of a layer: rounded to nearest,
+    halves up, at least 1.
+    """
     return min(inputs, max(1, int(inputs * Fraction(ratio).limit_denominator(1 << 16) + Fraction(1, 2))))
 
 
@@ -325,7 +329,7 @@ class Int8Graph:
 
     Attributes:
         tensors: every activation by name; the first is the input.
-        operators: in the order in which they run; the last one makes `output`.
+        operators: in the order in which they run; the last one computes `output`.
     """
 
     name: str
@@ -345,12 +349,12 @@ class Int8Graph:
         return self.tensors[self.output].elements
 
     def parameters(self) -> Iterator[Parameter]:
-        """All of them, in the order of their operators."""
+        """All parameters, in the order of their operators."""
         for op in self.operators:
             yield from (*parameters(op), *constants(op))
 
     def macs(self) -> int:
-        """Products of an inference."""
+        """The number of multiply-accumulates of an inference."""
         total = 0
         for op in self.operators:
             if isinstance(op, Conv):
@@ -365,7 +369,7 @@ class Int8Graph:
         return total
 
     def verify(self) -> None:
-        """Check that tensors are made before they are read, once each, and that shapes, types and ranges agree.
+        """Check that each tensor is computed once and before it is read, and that shapes, types and ranges agree.
 
         Raises:
             GraphError: names the operator and the rule.

@@ -1,4 +1,6 @@
-"""The C of a model on this machine: built by its compiler, called by ctypes. For tests, and to try a model."""
+"""Builds the C program of a model with this machine's compiler and calls it through ctypes: for tests, trials, and
+trying a model.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ class HostModel:
 
         Args:
             texts: from `render_c.render`.
-            program: what the texts were made from.
-            flags: more options of the compiler, such as "-DTINY_DUAL_MAC=1".
+            program: the program from which the texts were rendered.
+            flags: additional options of the compiler, such as "-DTINY_DUAL_MAC=1".
 
         Raises:
             BuildError: there is no C compiler, or it refuses the program.
@@ -57,11 +59,11 @@ class HostModel:
         return np.float32(self.library.train_step(label, rate))
 
     def logits(self) -> np.ndarray:
-        """Of the last call."""
+        """The logits of the last call, float32 (classes,)."""
         return np.ctypeslib.as_array(self.library.model_logits(), (self.program.graph.classes,)).copy()
 
     def trained(self) -> dict[str, np.ndarray]:
-        """What trains, as it is now, by the names of the program's parameters."""
+        """The present values of the trained parameters, by their names in the program."""
         held = sorted(self.program.trained.values(), key=lambda one: -one.data.itemsize)
         types: dict[str, Any] = {"int8": ctypes.c_int8, "int32": ctypes.c_int32, "float32": ctypes.c_float}
         fields = [(identifier(one.name), types[one.data.dtype.name] * one.data.size) for one in held]

@@ -62,7 +62,7 @@ def load(path: str | Path, size: int | None = None) -> Int8Graph:
 
 
 def with_head(graph: Int8Graph, classes: int, seed: int = 0) -> Int8Graph:
-    """The network with a classifier in float32 for other classes; small random weights, as `seed` says.
+    """The network with a classifier in float32 for other classes; its weights are small random numbers from `seed`.
 
     Raises:
         ModelFileError: the network does not end in a linear layer, or there are no classes.
@@ -97,7 +97,7 @@ def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 class _Builder:
-    """The records of a graph, as the entries of the file are read."""
+    """Builds the records of a graph from the entries of the file."""
 
     def __init__(self, name: str, config: Mapping[str, Any], size: int | None) -> None:
         self.name, self.config = name, config
@@ -171,10 +171,10 @@ def _result(quant: Mapping[str, Any]) -> tuple[float, int]:
 
 
 def _with_room(weight: np.ndarray, scales: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same layer with biases that are far from the end of int32.
+    """The same layer, with scales for which the biases are far from the limits of int32.
 
-    Channels that died in training have a scale of some 1e-9, at which their bias fills int32 and their weights are next
-    to nothing beside it. Their scale becomes larger by a power of two.
+    Channels that died in training have a scale of about 1e-9: their bias uses the whole range of int32, and their
+    weights are negligible beside it. Their scale is multiplied by a power of two.
     """
     over = np.abs(bias.astype(np.float64)) / (MOST_BIAS / 4)
     factor = np.exp2(np.ceil(np.log2(np.maximum(over, 1))))

@@ -1,6 +1,7 @@
-"""A program in, a place in one static arena for each of its values out.
+"""Assigns each value of a program an offset in one static arena.
 
-Lifetimes and who may lie over whom come from the memory planner of the schedule; what is kernels there is calls here.
+Lifetimes, and which values may share memory, come from the memory planner of the schedule, to which calls are passed as
+its kernels.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ SCRATCH = ".scratch"
 
 @dataclass(frozen=True)
 class Layout:
-    """Where values are.
+    """The offsets of a program's values.
 
     Attributes:
-        offsets: bytes from the begin of the arena, by value, and by `scratch_name` for what calls need besides.
+        offsets: name of a value, or `scratch_name` of a call's scratch memory -> its offset in the arena, in bytes.
         size: bytes of the arena.
-        least: bytes that are in use at once at the busiest call: no layout of these lifetimes is smaller.
+        least: bytes in use during the call that uses most: a lower bound of the size of any layout.
         lives: first and last call of each value, counted from 0; the image lives from -1 on.
-        in_place: values that lie over a value that ends.
+        in_place: values that overwrite a value that is read for the last time.
     """
 
     offsets: dict[str, int]
@@ -36,12 +37,12 @@ class Layout:
 
 
 def scratch_name(number: int) -> str:
-    """What the scratch of a program's call is called in its layout."""
+    """The name of the scratch memory of a call in its program's layout."""
     return f"{number}{SCRATCH}"
 
 
 def lay_out(program: Program) -> Layout:
-    """The smallest of some placements; the image is at offset 0, so that programs can share it."""
+    """The smallest of several layouts. The image is at offset 0, so that programs can share it."""
     units = _units(program)
     sizes = {name: value.bytes for name, value in program.values.items()}
     sizes |= {scratch_name(i): call.scratch for i, call in enumerate(program.calls) if call.scratch}
@@ -59,7 +60,7 @@ def lay_out(program: Program) -> Layout:
 
 
 def _units(program: Program) -> list[Unit]:
-    """A unit that makes the image, one for each call, and one that reads the logits."""
+    """Units of the memory planner: one that writes the image, one for each call, and one that reads the logits."""
     units = [Unit(0, (), (program.graph.input,), 0)]
     for number, call in enumerate(program.calls):
         scratch = (scratch_name(number),) if call.scratch else ()
@@ -68,14 +69,14 @@ def _units(program: Program) -> list[Unit]:
 
 
 ATTEMPTS = 40
-"""Placements that are tried where none is as small as the bound."""
+"""Number of layouts that are tried if none reaches the lower bound."""
 
 
 def _placements(lives: Sequence[Life], sizes: Sequence[int]) -> Iterator[tuple[list[int], int]]:
     """Offsets and sizes of the arena that have the first value at offset 0.
 
-    The largest first, then those that ended highest before all others: what did not fit between the rest is placed
-    before it in the next attempt.
+    The first attempt places the largest values first. Each further attempt begins with the values that got the highest
+    end in the previous one, which did not fit between the others.
     """
     offsets, size = place_buffers(lives, sizes)  # in order of creation: nothing is placed before the first
     assert offsets[0] == 0

@@ -1,8 +1,8 @@
-"""A PyTorch model and calibration images in, an int8 graph out.
+"""Converts a PyTorch model to an int8 graph, with ranges measured on calibration images.
 
 Weights are int8, symmetric, with a scale for each output channel; activations int8 with scale and zero from the range
 that the calibration images span; biases int32. BatchNorm is folded into the convolution before it, and a ReLU or ReLU6
-into whatever it follows. The model is captured as smelt captures any model: its modules are not looked at.
+into whatever it follows. The model is captured in the same way as any model of smelt; its module classes do not matter.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TABLES = (
     *(aten.gelu.default, aten.silu.default, aten.sigmoid.default, aten.tanh.default, aten.hardswish.default),
     *(aten.hardsigmoid.default, aten.leaky_relu.default, aten.elu.default),
 )
-"""Functions of one value, which are looked up."""
+"""Functions of one value, which become tables of 256 results."""
 
 HAS = (
     "convolution (in one group, or one for each channel), BatchNorm, linear, add, mean pooling, ReLU, ReLU6, "
@@ -60,13 +60,13 @@ Rule = Callable[["_Quantizer", fx.Node], None]
 
 @dataclass(frozen=True)
 class Scores:
-    """Products of queries and keys on their way to attention.
+    """Products of queries and keys, an intermediate result that becomes part of an attention operator.
 
     Attributes:
-        q, k: (batch * heads, positions, width) by index.
-        heads: of one example.
-        factor: what they are multiplied by.
-        weights: whether the softmax is done.
+        q, k: views of shape (batch * heads, positions, width).
+        heads: the number of heads of one example.
+        factor: the factor of the products.
+        weights: whether the softmax has been applied.
     """
 
     q: View
@@ -77,13 +77,14 @@ class Scores:
 
 
 def quantize(model: nn.Module, calibration_data: Any, *, name: str | None = None, float_head: bool = True) -> Int8Graph:
-    """An int8 graph of a model of convolutions, BatchNorm, linear layers, attention, and what goes with them.
+    """An int8 graph of a model that consists of convolutions, BatchNorm, linear layers, attention, and the operators
+    that usually come with these.
 
     Args:
         model: takes a batch of images (n, channels, height, width) and returns logits (n, classes).
         calibration_data: float images as the model takes them, or batches of them, such as a loader.
-        name: of the graph; None: the model's class.
-        float_head: keep the last linear layer in float32, in which form it trains; else it is int8.
+        name: the name of the graph; None: that of the model's class.
+        float_head: keep the last linear layer in float32, which is needed for training; else it becomes int8.
 
     Raises:
         QuantizeError: no calibration data, or an operator that the target lacks: named with the line that calls it.
@@ -96,13 +97,13 @@ def quantize(model: nn.Module, calibration_data: Any, *, name: str | None = None
 
 
 class _Quantizer:
-    """The records of a graph, as its nodes are read.
+    """Builds the records of an int8 graph, node by node of the captured graph.
 
     Attributes:
-        views: what stands for each node; of a node that gives several values, a tuple.
+        views: node -> the view that represents its value; a tuple for a node with several values.
         scores: products of queries and keys, which are a part of attention.
-        shaped: tensors that were brought to another shape.
-        batch: examples of the captured graph.
+        shaped: tensors that were reshaped.
+        batch: the batch size of the captured graph.
     """
 
     def __init__(self, captured: Captured, model: nn.Module, float_head: bool) -> None:
@@ -147,7 +148,9 @@ class _Quantizer:
         return QuantizeError(what, at=None if line is None else str(line), hint=f"it has {HAS}")
 
     def source(self, node: Any, of: fx.Node, scaled: bool = False) -> View:
-        """What a node stands for, as an operand of another; only attention takes a multiple of a tensor (`scaled`)."""
+        """The view that represents an operand `node` of the operator `of`; `scaled`: whether a tensor times a number is
+        allowed, which only attention takes.
+        """
         view = self.views.get(node) if isinstance(node, fx.Node) else None
         if not isinstance(view, View):
             raise self.lacks(of, f"{_operator(of)} of a value that is no activation")
@@ -156,14 +159,14 @@ class _Quantizer:
         return view
 
     def whole(self, node: Any, of: fx.Node) -> View:
-        """As `source`, of all elements of a tensor, in any order."""
+        """The view of an operand as in `source`, which must consist of all elements of a tensor, in any order."""
         view = self.source(node, of)
         if not view.whole(self.tensors[view.name].elements, self.batch):
             raise self.lacks(of, f"{_operator(of)} of a part of a tensor")
         return view
 
     def images(self, node: Any, of: fx.Node) -> str:
-        """A tensor (height, width, channels) that a node stands for as a batch of images."""
+        """The name of the tensor (height, width, channels) that represents an operand which is a batch of images."""
         view = self.whole(node, of)
         _, channels, height, width = view.index.shape
         shape = (height, width, channels)
@@ -172,14 +175,16 @@ class _Quantizer:
         return self.as_shape(view.name, shape)
 
     def positions(self, view: View, channels: int) -> str:
-        """The tensor of a view with so many channels: as it is, or as (positions, 1, channels)."""
+        """The name of the tensor of a view with `channels` channels: unchanged, or reshaped to (positions, 1,
+        channels).
+        """
         tensor = self.tensors[view.name]
         if len(tensor.shape) == 3 and tensor.channels == channels:
             return view.name
         return self.as_shape(view.name, (tensor.elements // channels, 1, channels))
 
     def as_shape(self, name: str, shape: tuple[int, ...]) -> str:
-        """A tensor in another shape."""
+        """The name of a tensor with the same elements in another shape."""
         if self.tensors[name].shape == shape:
             return name
         if (name, shape) not in self.shaped:
@@ -191,7 +196,7 @@ class _Quantizer:
         return self.shaped[name, shape]
 
     def is_parameter(self, node: Any) -> bool:
-        """Whether a node is a parameter, or is made of parameters alone."""
+        """Whether a node is a parameter, or is computed from parameters alone."""
         if not isinstance(node, fx.Node):
             return False
         if node.op == "call_function":
@@ -199,7 +204,9 @@ class _Quantizer:
         return node in self.captured.held
 
     def value(self, node: Any) -> Any:
-        """A parameter's values, or what is made of parameters alone; what is no node stays."""
+        """The value of a parameter, or of a node computed from parameters alone; a value that is no node is returned
+        unchanged.
+        """
         if not isinstance(node, fx.Node):
             return node
         if node.op == "call_function":
@@ -209,11 +216,11 @@ class _Quantizer:
         return self.captured.held[node].detach()
 
     def array(self, node: Any) -> np.ndarray | None:
-        """As `value`, float64; None stays None."""
+        """The result of `value` as a float64 array; None for None."""
         return None if node is None else self.value(node).double().numpy()
 
     def path(self, *nodes: Any) -> str:
-        """The module that owns a parameter, as a name for what it computes."""
+        """An unused name for an operator: the path of the module that owns one of these parameters."""
         own = next((self.paths.get(self.captured.held[n].data_ptr()) for n in nodes if n in self.captured.held), None)
         taken = {op.name for op in self.operators}
         base = own or nodes[0].name
@@ -230,7 +237,9 @@ class _Quantizer:
         return name
 
     def result(self, node: fx.Node, shape: tuple[int, ...], index: torch.Tensor) -> tuple[str, int, int]:
-        """The tensor of an operator's result and its bounds, with a ReLU that alone follows it."""
+        """Add the tensor of an operator's result: (its name, low, high). A ReLU that is the result's only user is
+        included in the bounds.
+        """
         passed, end = [node], chain(node, (*BOUNDS, *VIEWS))
         while end is not None and end.target in VIEWS:
             passed.append(end)
@@ -257,7 +266,7 @@ class _Quantizer:
         return low, max(high, low + 1)
 
     def check_finite(self, node: fx.Node, name: str, *values: np.ndarray) -> None:
-        """Refuse a layer whose parameters are not numbers."""
+        """Raise an error if a layer's parameters are not finite."""
         if not all(np.isfinite(one).all() for one in values):
             raise self.lacks(node, f"{name} has weights or biases that are not finite")
 
@@ -310,7 +319,7 @@ class _Quantizer:
         )
 
     def folded(self, norm: fx.Node, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A convolution with the BatchNorm behind it."""
+        """Weight and bias of a convolution with the BatchNorm that follows it."""
         gain, shift, mean, variance = (self.array(one) for one in arguments(norm)[1:5])
         assert mean is not None and variance is not None
         factor = (1.0 if gain is None else gain) / np.sqrt(variance + arguments(norm)[6])
@@ -383,7 +392,7 @@ class _Quantizer:
         )
 
     def multiply(self, node: fx.Node) -> None:
-        """Of queries, keys or their products, by a number: a part of attention."""
+        """Multiply or divide queries, keys or their products by a number, as a part of attention."""
         a, b = arguments(node)[:2]
         a, b = (b, a) if isinstance(b, fx.Node) and not self.is_parameter(b) else (a, b)
         number = self.value(b)
@@ -485,7 +494,7 @@ class _Quantizer:
         self.attention(node, self.only_first(node), Scores(q, k, count, factor, True), v)
 
     def products(self, node: fx.Node) -> None:
-        """Queries times keys, or the weights of attention times values."""
+        """The product of queries and keys, or of attention weights and values."""
         a, b = arguments(node)
         scores = self.scores.get(a)
         if scores is not None and scores.weights:
@@ -564,11 +573,11 @@ RULES: dict[Any, Rule] = {
     **dict.fromkeys(VIEWS, _Quantizer.view),
     _getitem: _Quantizer.item,
 }
-"""What becomes of each operator; the rest the target lacks."""
+"""Operator -> the method that converts it; other operators are not supported."""
 
 
 def arguments(node: fx.Node) -> tuple[Any, ...]:
-    """What a node is called with."""
+    """The arguments of a node."""
     return node.args
 
 
@@ -580,7 +589,7 @@ def _result(graph: fx.Graph) -> fx.Node:
 
 
 def _limits(node: fx.Node) -> float | None:
-    """The upper bound of a ReLU, infinity or a number; None: it is no ReLU."""
+    """The upper bound of a ReLU (a number or infinity); None if the node is no ReLU."""
     if node.target is aten.relu.default:
         return float("inf")
     defaults: tuple[Any, ...] = (-1.0, 1.0) if node.target is aten.hardtanh.default else (None, None)
@@ -590,7 +599,7 @@ def _limits(node: fx.Node) -> float | None:
 
 
 def _operator(node: fx.Node) -> str:
-    """An operator by ATen's name, and by that of the program's function that calls it."""
+    """The name of an operator for errors: that of ATen, and that of the function by which the program calls it."""
     return f"{node.target} (of {node.meta.get('from', node.name)})"
 
 
@@ -600,7 +609,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _scale_and_zero(low: float, high: float) -> tuple[float, int]:
-    """The int8 form of a range, which always holds 0 exactly."""
+    """(scale, zero) of int8 values for a range; 0 is always represented exactly."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = max((high - low) / (HIGH - LOW), 1e-8)
     return scale, int(np.clip(round(LOW - low / scale), LOW, HIGH))

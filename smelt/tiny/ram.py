@@ -1,4 +1,4 @@
-"""What a training step takes of RAM in all, by the planner: arena, trained parameters and stack."""
+"""The RAM of a training step in total, from the planner: arena, trained parameters and stack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smelt.tiny.step import step_program
 
 
 def ram_of(graph: Int8Graph, scheme: Scheme, stack: int, options: StepOptions | None = None) -> int:
-    """Bytes of RAM of a training step, with a stack of so many bytes."""
+    """Bytes of RAM of a training step, with `stack` bytes of stack."""
     step = step_program(graph, scheme, options)
     arena = max(lay_out(step).size, lay_out(infer_program(graph, step.trained)).size)
     return arena + trained_bytes(step) + stack

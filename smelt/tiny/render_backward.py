@@ -12,7 +12,7 @@ from smelt.tiny.rescale import accumulator_scales, add_scales, dequantize_scale,
 
 
 def sgd(r: Rendering, parameter: str, call: Call) -> str:
-    """How a call updates a parameter, or where it puts the gradient, as C."""
+    """The C arguments that say how a call updates a parameter, or where it stores the gradient."""
     held = gradient_name(parameter)
     gradient = r.at(held) if held in call.writes else "0"
     options, trained = r.program.options, r.program.trained
@@ -93,7 +93,7 @@ def _pool_backward(r: Rendering, call: Call, at: int) -> str:
 
 
 def _gradient(r: Rendering, call: Call) -> list[str]:
-    """The gradient of an accumulator as kernels take it: in float32, or in int8 with its scale."""
+    """The C arguments for the gradient of an accumulator: a pointer to float32, or to int8 with its scale."""
     return [r.at(call.reads[0]), *([r.at(call.reads[-1])] if call.kernel.endswith("_int8") else [])]
 
 

@@ -1,7 +1,7 @@
-"""Programs and their layouts in, one C99 program out: `model.c`, `model.h` and the kernels that they call.
+"""Renders programs and their layouts as one C99 program: `model.c`, `model.h` and the kernels that they call.
 
-`infer` and, where there is one, `train_step` are straight lines of calls. Constants stand in flash, what trains in one
-struct, everything else in one arena that both share.
+`infer` and `train_step` (if there is one) are sequences of calls without branches. Constants are in flash, trained
+parameters in one struct, and everything else in one arena that both functions share.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def render(infer: Program, train: Program | None = None) -> dict[str, str]:
 
 
 KERNELS = ("tiny_kernels.h", "tiny_attention.h", "tiny_train.h")
-"""Each includes the one before it; an inference needs the first two."""
+"""The header files of the kernels. Each includes the one before it; an inference needs the first two."""
 
 
 def _body(rendering: Rendering) -> list[str]:

@@ -11,7 +11,7 @@ from smelt.tiny.rescale import add_scales, dequantize_scale, pool_scale
 
 
 def extents(graph: Int8Graph, tensor: str) -> tuple[int, int, int]:
-    """Height, width and channels; of features 1, 1 and their number."""
+    """Height, width and channels of a tensor; (1, 1, count) for features."""
     shape = graph.tensors[tensor].shape
     return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (1, 1, shape[0])
 
@@ -53,7 +53,7 @@ def _depthwise(r: Rendering, call: Call, at: int) -> str:
 
 
 def weights_of(r: Rendering, op: Layer) -> list[object]:
-    """fixed, trained, chosen, updated: how a layer's weights are told to kernels that read its input alone."""
+    """The C arguments fixed, trained, chosen and updated: a layer's weights, for kernels that read the whole input."""
     trained = r.program.trained.get(op.weight.name)
     if trained is None:
         return [r.parameter(op.weight), 0, 0, 0]
@@ -85,7 +85,7 @@ def _gather(r: Rendering, call: Call, at: int) -> str:
 
 
 def chosen(r: Rendering, op: Layer) -> str:
-    """The updated input channels of a sparse layer."""
+    """The constant array, in C, of the updated input channels of a sparse layer."""
     channels = r.program.trained[op.weight.name].channels
     return r.constant(f"{op.name}.channels", np.array(channels, np.uint16))
 

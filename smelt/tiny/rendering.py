@@ -1,4 +1,6 @@
-"""A program on its way to C: where its values and parameters are, and the table of the calls of its kernels."""
+"""The state of rendering a program as C: expressions for its values and parameters, and the table of the kernels'
+renderers.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,15 @@ C_TYPES = {"int8": "int8_t", "uint8": "uint8_t", "uint16": "uint16_t", "int32": 
 
 Rule = Callable[["Rendering", Call, int], str]
 RULES: dict[str, Rule] = {}
-"""The call of each kernel as C."""
+"""Name of a kernel -> the function that renders a call of it as C."""
 
 
 @dataclass
 class Rendering:
-    """One program on its way to C.
+    """Renders one program as C.
 
     Attributes:
-        constants: declared in flash so far, by name; programs of one model share them.
+        constants: name -> declaration of a constant in flash, so far; the programs of one model share them.
     """
 
     program: Program
@@ -47,29 +49,29 @@ class Rendering:
         return self.program.graph
 
     def constant(self, name: str, data: np.ndarray) -> str:
-        """A constant array by its name in C."""
+        """Declare a constant array; returns its name in C."""
         name = identifier(name)
         self.constants[name] = data
         return name
 
     def at(self, value: str) -> str:
-        """A pointer to a value in the arena."""
+        """The C expression of a pointer to a value in the arena."""
         held = self.program.values[value]
         pointer = "uint8_t" if held.dtype == "bit" else C_TYPES[held.dtype]
         return f"({pointer} *)(arena + {self.layout.offsets[value]})"
 
     def scratch(self, number: int, pointer: str = "int8_t") -> str:
-        """A pointer to what a call needs besides."""
+        """The C expression of a pointer to the scratch memory of call `number`."""
         return f"({pointer} *)(arena + {self.layout.offsets[scratch_name(number)]})"
 
     def parameter(self, parameter: Parameter) -> str:
-        """Where a parameter is: in RAM if it trains, else in flash."""
+        """The C expression of a parameter: in RAM if it is trained, else in flash."""
         if parameter.name in self.program.trained:
             return f"model_trained.{identifier(parameter.name)}"
         return self.constant(parameter.name, parameter.data)
 
     def weights(self, op: Layer, call: Call) -> list[object]:
-        """fixed, kept, trained, updated: how a layer's weights are told to kernels."""
+        """The C arguments fixed, kept, trained and updated, which describe a layer's weights to kernels."""
         trained = self.program.trained.get(op.weight.name)
         if trained is None:
             return [self.parameter(op.weight), 0, 0, 0]
@@ -79,7 +81,7 @@ class Rendering:
         return [self.fixed(op), self.at(call.reads[1]), self.parameter(op.weight), inputs]
 
     def fixed(self, op: Layer) -> str:
-        """The weights of a sparse layer that do not train, with zeros in the place of those that do."""
+        """The weights of a sparse layer that are not trained, with zeros in place of those that are."""
         channels = self.program.trained[op.weight.name].channels
         rest = np.array(op.weight.data)
         rest[..., list(channels or ())] = 0
@@ -88,7 +90,9 @@ class Rendering:
     def result(
         self, op: Layer | Add | AveragePool | Clamp | AddConstant | LayerNorm | Attention, call: Call | None
     ) -> str:
-        """The form of an operator's result; `call` is the one that makes it, if its mask may be kept."""
+        """The C argument that describes the form of an operator's result; `call`: the call that computes it, if that
+        may keep a clamp mask.
+        """
         y = self.graph.tensors[op.y]
         scales = "0"
         if isinstance(op, Layer):
@@ -99,7 +103,7 @@ class Rendering:
         return f"(tiny_result){{{', '.join(map(str, fields))}}}"
 
     def adapter(self, op: object, call: Call | None) -> list[object]:
-        """What a result says of its layer's adapter: of none, that its rank is 0."""
+        """The fields of a result's form about the adapter of its layer; without an adapter its rank is 0."""
         up = self.program.trained.get(adapter_names(op)[1]) if isinstance(op, Layer) else None
         if up is None or call is None:
             return [0, 0, 0, 1, "0.0f"]
@@ -110,7 +114,7 @@ class Rendering:
 
 
 def rule(name: str) -> Callable[[Rule], Rule]:
-    """Enter the call of a kernel in the table."""
+    """Decorator: register the function that renders calls of a kernel."""
 
     def enter(function: Rule) -> Rule:
         RULES[name] = function
@@ -120,18 +124,18 @@ def rule(name: str) -> Callable[[Rule], Rule]:
 
 
 def identifier(name: str) -> str:
-    """A name as C takes it."""
+    """A name turned into a C identifier."""
     text = "".join(c if c.isalnum() else "_" for c in name)
     return text if text[:1].isalpha() else f"v_{text}"
 
 
 def number(value: float) -> str:
-    """A float32 in C, to the last bit."""
+    """An exact C literal of a float32."""
     if np.isfinite(value):
         return f"{float(np.float32(value)).hex()}f" if value != int(value) or abs(value) > 1e6 else f"{int(value)}.0f"
     raise ValueError(f"{value} is no constant")
 
 
 def called(function: str, *arguments: object) -> str:
-    """A call as text."""
+    """The text of a C call."""
     return f"{function}({', '.join(str(a) for a in arguments)});"

@@ -1,4 +1,6 @@
-"""The float32 numbers by which results are brought to their scale: made here once, read by simulation and C alike."""
+"""The float32 factors that convert between the scales of tensors; computed only here, for both the simulation and the
+C.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,16 @@ from smelt.tiny.graph import Add, AddConstant, Attention, AveragePool, Int8Graph
 
 
 def accumulator_scales(graph: Int8Graph, op: Layer) -> np.ndarray:
-    """scale of x * scale of w / scale of y for each output channel, float32."""
+    """The factors from the accumulator to the result: scale of x * scale of w / scale of y, float32 for each output
+    channel.
+    """
     x, y = graph.tensors[op.x], graph.tensors[op.y]
     assert op.weight.scales is not None
     return np.asarray(x.scale * op.weight.scales.astype(np.float64) / y.scale, np.float32)
 
 
 def add_scales(graph: Int8Graph, op: Add | AddConstant) -> tuple[float, float]:
-    """What a step of each operand is in steps of the sum."""
+    """The scale of each operand divided by the scale of the sum."""
     y = graph.tensors[op.y].scale
     a, b = (op.a, op.b) if isinstance(op, Add) else (op.x, None)
     of_b = op.scale if isinstance(op, AddConstant) else graph.tensors[str(b)].scale
@@ -23,46 +27,46 @@ def add_scales(graph: Int8Graph, op: Add | AddConstant) -> tuple[float, float]:
 
 
 def score_scale(graph: Int8Graph, op: Attention) -> float:
-    """What a product of a step of q and a step of k adds to a score."""
+    """The factor from the int8 product of q and k to a score in real values."""
     return float(np.float32(graph.tensors[op.q].scale * graph.tensors[op.k].scale * op.scale))
 
 
 def value_scale(graph: Int8Graph, op: Attention) -> float:
-    """What a step of v is in steps of the result."""
+    """The scale of v divided by the scale of the result."""
     return float(np.float32(graph.tensors[op.v].scale / graph.tensors[op.y].scale))
 
 
 def norm_numbers(graph: Int8Graph, op: LayerNorm) -> tuple[float, np.ndarray, np.ndarray]:
-    """Epsilon in squared steps of x; gain and shift in steps of y, float32."""
+    """Epsilon divided by the squared scale of x; gain and shift divided by the scale of y, float32."""
     x, y = graph.tensors[op.x].scale, graph.tensors[op.y].scale
     gain, shift = (one.data.astype(np.float64) / y for one in (op.gain, op.shift))
     return float(np.float32(op.epsilon / x**2)), gain.astype(np.float32), shift.astype(np.float32)
 
 
 def adapter_factors(graph: Int8Graph, op: Layer) -> np.ndarray:
-    """What the gradient of an accumulator is multiplied by to be that of the real result, float32 by output channel."""
+    """The factors from the gradient of an accumulator to that of the real result: float32 for each output channel."""
     assert op.weight.scales is not None
     return (1.0 / (op.weight.scales.astype(np.float64) * graph.tensors[op.x].scale)).astype(np.float32)
 
 
 def pool_scale(graph: Int8Graph, op: AveragePool) -> float:
-    """What a sum over a window is in steps of the mean."""
+    """The factor from the sum over a window to the mean, between the scales of x and y."""
     area = op.kernel[0] * op.kernel[1]
     return float(np.float32(graph.tensors[op.x].scale / (area * graph.tensors[op.y].scale)))
 
 
 def dequantize_scale(tensor: Tensor) -> float:
-    """A step of a tensor as a real value."""
+    """The scale of a tensor, rounded to float32."""
     return float(np.float32(tensor.scale))
 
 
 def bounds(y: Tensor, low: int, high: int) -> tuple[float, float]:
-    """Within which a result is clamped before its zero is added."""
+    """The bounds to which a result is clamped before its zero is added."""
     return float(low - y.zero), float(high - y.zero)
 
 
 def gradient_factors(graph: Int8Graph, op: Layer, scaled: bool) -> tuple[np.ndarray, np.ndarray]:
-    """By what the gradients of a layer's weights and bias are multiplied, float32 for each output channel.
+    """The factors for the gradients of a layer's weights and of its bias: two arrays, float32 for each output channel.
 
     Gradients are those of the int8 weights and the int32 bias. Quantisation-aware scaling (QAS, arXiv 2206.15472)
     divides them by the squares of their scales, which makes SGD that of the real parameters at the same rate.

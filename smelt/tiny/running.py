@@ -1,4 +1,4 @@
-"""A program while it runs in torch: its values, what trains, and the table of what each kernel means."""
+"""The state of a running program in torch (values, trained parameters), and the table of the kernels' computations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from smelt.tiny.program import Call, Program
 
 Rule = Callable[["Run", Call], None]
 RULES: dict[str, Rule] = {}
-"""What each kernel computes."""
+"""Name of a kernel -> the function that computes it."""
 
 
 @dataclass
@@ -22,9 +22,9 @@ class Run:
 
     Attributes:
         values: tensors by the names of the program's values, with the batch as first extent; masks are bool.
-        state: what trains, by the names of the program's trained parameters; updates replace its entries.
-        label, rate, steps: of a training step.
-        loss: of the label, when it is known.
+        state: trained parameters by their names in the program; updates replace the entries.
+        label, rate, steps: the label, the learning rate and the count of earlier steps, for a training step.
+        loss: the loss, once it is computed.
     """
 
     program: Program
@@ -41,7 +41,7 @@ class Run:
         return self.program.graph
 
     def parameter(self, parameter: Parameter) -> torch.Tensor:
-        """A parameter in whole, as it is now."""
+        """The present value of a parameter; of a sparse layer fixed and trained weights together."""
         trained = self.program.trained.get(parameter.name)
         if trained is None:
             return torch.from_numpy(np.array(parameter.data))
@@ -54,7 +54,7 @@ class Run:
 
 
 def rule(name: str) -> Callable[[Rule], Rule]:
-    """Enter the meaning of a kernel in the table."""
+    """Decorator: register the function that computes a kernel."""
 
     def enter(function: Rule) -> Rule:
         RULES[name] = function
@@ -64,7 +64,7 @@ def rule(name: str) -> Callable[[Rule], Rule]:
 
 
 def execute(run: Run) -> None:
-    """All calls of the program, in order."""
+    """Run all calls of the program, in order."""
     for call in run.program.calls:
         RULES[call.kernel](run, call)
 

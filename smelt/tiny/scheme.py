@@ -1,4 +1,4 @@
-"""Sparse update schemes: which biases and which part of which weights train, and how much memory that takes.
+"""Sparse update schemes: which biases and which parts of which weights are trained, and how much memory that takes.
 
 The memory model is analytic and the one of the paper (arXiv 2206.15472): what a training step must keep beyond an
 inference. The figures of its five schemes for MCUNet follow from it; `plan` says what a program really takes.
@@ -19,12 +19,12 @@ from smelt.tiny.graph import Head, Int8Graph, Layer, Linear, updated_channels
 
 
 class SchemeError(SmeltError):
-    """A scheme that does not fit a network, or is none."""
+    """A scheme does not fit a network, or is malformed."""
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """What trains beside the classifier, which always does.
+    """The parameters that are trained besides the classifier, which is always trained.
 
     Attributes:
         biases: the number of last layers whose biases train.
@@ -68,7 +68,7 @@ class Scheme:
         """Check that the network has the layers that the scheme names.
 
         Raises:
-            SchemeError: it has not.
+            SchemeError: a layer is missing.
         """
         count = len(graph.layers)
         if self.biases > count:
@@ -90,7 +90,7 @@ class Scheme:
             )
 
     def as_json(self) -> dict[str, Any]:
-        """The scheme as JSON knows values; `from_json` reads it."""
+        """The scheme as a JSON value, which `from_json` reads."""
         weights = {str(layer): str(ratio) for layer, ratio in self.weights.items()}
         found = {"name": self.name, "biases": self.biases, "weights": weights}
         return {**found, "adapters": {str(layer): rank for layer, rank in self.adapters.items()}}
@@ -103,10 +103,10 @@ class Scheme:
 
 
 def from_json(value: object) -> Scheme:
-    """The scheme of `Scheme.as_json`.
+    """The scheme from the result of `Scheme.as_json`.
 
     Raises:
-        SchemeError: the value is none.
+        SchemeError: the value does not describe a scheme.
     """
     try:
         assert isinstance(value, dict)
@@ -155,7 +155,7 @@ def adaptable(layer: Layer) -> bool:
 
 
 def named(name: str, graph: Int8Graph) -> Scheme:
-    """The scheme of a name: a preset, `classifier`, `bias-K` (of the last K layers), `bias`, `last-K`, `full`, or
+    """The scheme with a name: a preset, `classifier`, `bias-K` (of the last K layers), `bias`, `last-K`, `full`, or
     `lora-R`: adapters of rank R at all layers that can have one.
 
     Raises:
@@ -187,9 +187,9 @@ class Memory:
     """Bytes that a scheme takes beyond an inference.
 
     Attributes:
-        inputs: int8 inputs that weight gradients need, saved by the forward; also those of the classifier, and what the
-            first matrices of adapters make.
-        masks: a bit for each result on the way of a gradient: whether it was clamped.
+        inputs: int8 inputs that weight gradients need, saved by the forward; also the classifier's input, and the
+            products with the first matrices of adapters.
+        masks: one bit (clamped or not) for each element of the results through which a gradient flows.
         weights: int8 weights that train, and float32 adapters.
         biases: int32 biases that train.
     """
@@ -201,7 +201,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """The sum."""
+        """The sum of all fields."""
         return self.inputs + self.masks + self.weights + self.biases
 
     def __str__(self) -> str:
@@ -210,7 +210,7 @@ class Memory:
 
 
 def kib(size: int) -> str:
-    """Bytes as the paper writes them: its KB are 1024 bytes."""
+    """A number of bytes as text in the paper's unit: its KB are 1024 bytes."""
     return f"{size / 1024:,.1f} KB"
 
 
@@ -218,7 +218,7 @@ def parse_size(text: str | int) -> int:
     """Bytes of a size such as 200000, "256KB" or "1 MB"; KB and MB are 1024 and 1024 x 1024 bytes, as in the paper.
 
     Raises:
-        OptionError: it is none, or not positive.
+        OptionError: the text is not a size, or not positive.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(|B|KB|KiB|K|MB|MiB|M)\s*", str(text), re.IGNORECASE)
     if found is None:
@@ -230,7 +230,8 @@ def parse_size(text: str | int) -> int:
 
 
 def memory(graph: Int8Graph, scheme: Scheme) -> Memory:
-    """What a scheme takes by the memory model; the classifier's own parameters depend on the task and are left out.
+    """The memory that a scheme takes by the memory model, without the classifier's own parameters, which depend on the
+    task.
 
     Raises:
         SchemeError: the scheme does not fit the network.

@@ -1,7 +1,8 @@
-"""A program in, its values out: what each kernel means, in torch, with the bits of the generated C.
+"""Computes the values of a program in torch, bit for bit as the generated C.
 
-Integers are exact: sums of int8 products are made in float64, which holds them. Floats are float32, and operations
-round one by one, sums in the order in which the C adds (`terms_in_order`), so that no compiler or library decides.
+Integers are exact: sums of int8 products are computed in float64, which represents them exactly. Floats are float32;
+each operation rounds, and sums are added in the order of the C (`terms_in_order`), so results do not depend on compiler
+or library.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class Training:
     """Training steps of a program, one image at a time.
 
     Attributes:
-        state: what trains, by the names of the program's parameters.
-        steps: how many there have been.
-        logits: of the last step, float32 (classes,).
+        state: trained parameters, by their names in the program.
+        steps: the number of steps so far.
+        logits: the logits of the last step, float32 (classes,).
     """
 
     def __init__(self, program: Program, state: Mapping[str, torch.Tensor] | None = None, steps: int = 0) -> None:
@@ -57,7 +58,7 @@ def infer(
     Args:
         program: a graph, or an `infer_program`.
         images: int8, (images, height, width, channels) as the graph's input.
-        state: what has trained; None: as it was at first.
+        state: the values of trained parameters; None: their initial values.
 
     Raises:
         SmeltError: images of another shape or type.
@@ -71,7 +72,7 @@ def infer(
 
 
 def first_state(program: Program) -> dict[str, torch.Tensor]:
-    """What trains, as it is before the first step."""
+    """The trained parameters before the first step, by name."""
     return {name: torch.from_numpy(np.array(one.data)) for name, one in program.trained.items()}
 
 

@@ -1,4 +1,4 @@
-"""What the kernels of a training step mean in torch, for one image: values have a batch of 1."""
+"""The computations of the kernels of a training step in torch, for one image: values have a batch of 1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from smelt.tiny.simulate_forward import exponential, features
 
 
 def logarithm(x: torch.Tensor) -> torch.Tensor:
-    """`tiny_log`: for x >= 1, float32."""
+    """The logarithm as `tiny_log` computes it, for x >= 1, float32."""
     bits = x.view(torch.int32)
     exponent = ((bits >> 23) - 127).float()
     m = ((bits & 0x7FFFFF) | 0x3F800000).view(torch.float32)
@@ -29,7 +29,7 @@ def logarithm(x: torch.Tensor) -> torch.Tensor:
 
 
 def fractions(steps: int, salt: int, count: int) -> torch.Tensor:
-    """`tiny_fraction` of the first `count` indices, float32."""
+    """The random numbers from 0 to 1 that `tiny_fraction` gives for the first `count` indices, float32."""
     index = np.arange(count, dtype=np.uint32)
     with np.errstate(over="ignore"):
         h = (index * np.uint32(0x9E3779B1)) ^ np.uint32((steps * 0x85EBCA6B + salt) & 0xFFFFFFFF)
@@ -43,7 +43,7 @@ def fractions(steps: int, salt: int, count: int) -> torch.Tensor:
 
 
 def update(run: Run, name: str, gradient: torch.Tensor, label: int) -> None:
-    """Update a parameter by its gradient, or hold the gradient."""
+    """Update a parameter by its gradient, or store the gradient under the option `held`."""
     if gradient_name(name) in run.program.values:
         run.values[gradient_name(name)] = gradient
     else:
@@ -57,7 +57,7 @@ def _apply(run: Run, call: Call) -> None:
 
 
 def change(run: Run, name: str, gradient: torch.Tensor) -> torch.Tensor:
-    """What is taken from a parameter, by its gradient or, with momentum, its velocity."""
+    """The amount that is subtracted from a parameter: rate times gradient or, with momentum, times velocity."""
     velocity = velocity_name(name)
     if velocity in run.state:
         gradient = run.state[velocity] * run.program.options.momentum + gradient
@@ -66,12 +66,12 @@ def change(run: Run, name: str, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def bounded(v: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    """`tiny_bounded`."""
+    """`v` clamped to the bounds as `tiny_bounded` does."""
     return torch.where(v > low, torch.where(v < high, v, high), low)
 
 
 def whole(run: Run, v: torch.Tensor, label: int) -> torch.Tensor:
-    """`tiny_whole`: to a whole number, as the step's rounding says."""
+    """`v` rounded to integers as `tiny_whole` does, by the rounding option of the step."""
     options = run.program.options
     if options.rounding != "stochastic":
         return v.round()
@@ -214,7 +214,7 @@ def _quantize_gradient(run: Run, call: Call) -> None:
     g = run.values[call.reads[0]]
     most = torch.where(g.abs() > 0, g.abs(), 0.0).max()
     some = most > 1e-30
-    each = torch.tensor(127.0) / most  # of a number, torch would multiply with the reciprocal, which rounds twice
+    each = torch.tensor(127.0) / most  # a tensor: torch multiplies by the reciprocal of a number, which rounds twice
     v = bounded(g * torch.where(some, each, 0.0), -127.0, 127.0)
     below = v.floor()
     drawn = fractions(run.steps, run.program.options.salt(call.label), v.numel()).reshape(v.shape)
@@ -250,12 +250,12 @@ class _Spread:
         self.total = torch.zeros(height + 2 * border[0], width + 2 * border[1], channels)
 
     def under(self, u: int, v: int) -> torch.Tensor:
-        """Where the tap (u, v) lies for each position of the result."""
+        """The view of elements that the tap (u, v) of the window meets, one for each position of the result."""
         stride, (height, width, _) = self.op.stride, self.y
         return self.total[u : u + stride * height : stride, v : v + stride * width : stride][:height, :width]
 
     def inner(self) -> torch.Tensor:
-        """Without the border."""
+        """The gradient without its border."""
         (down, right), (height, width) = self.op.padding, self.shape
         return self.total[None, down : down + height, right : right + width].clone()
 

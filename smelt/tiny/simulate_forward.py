@@ -1,4 +1,4 @@
-"""What the kernels of the forward mean in torch."""
+"""The computations of the kernels of the forward in torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def to_int8(scaled: torch.Tensor, y: Tensor, low: int, high: int) -> torch.Tenso
 
 
 def exponential(x: torch.Tensor) -> torch.Tensor:
-    """`tiny_exp`: e^x for x <= 0, float32."""
+    """e^x for x <= 0, float32, as `tiny_exp` computes it."""
     x = torch.where(x > -87.0, x, -87.0)
     n = (x * 1.44269504).round()
     r = (x - n * 0.693359375) - n * -2.12194440e-4
@@ -61,7 +61,7 @@ def _conv(run: Run, call: Call) -> None:
 
 
 def adapted(run: Run, call: Call, op: Layer, scaled: torch.Tensor) -> torch.Tensor:
-    """A layer's result with what its adapter adds, if it has one."""
+    """A layer's result plus that of its adapter, if it has one."""
     up = run.state.get(adapter_names(op)[1])
     if up is None:
         return scaled

@@ -1,8 +1,8 @@
-"""A scheme in, the accuracy after a training by it out: the same bits as on a board, as fast as this machine can.
+"""Measures the accuracy that a training by a scheme reaches, bit for bit as on a board, at the speed of this machine.
 
-Layers that no gradient reaches give the same result for an image at every step. So a graph is split behind them: the
-front runs once for each image, the rest trains. A long training runs as C (`host`), a short one in torch, which needs
-no build.
+Layers that no gradient reaches give the same result for an image at every step. So a graph is split after them: the
+front runs once for each image, and only the rest runs at each step. A long training runs as C (`host`), a short one in
+torch, which needs no build.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from smelt.tiny.simulate import Training, infer
 from smelt.tiny.step import step_program
 
 WORTH_A_BUILD = 200
-"""Steps from which a training as C, which must be built, is quicker than one in torch."""
+"""Number of steps from which a training in C, including its build, is faster than one in torch."""
 
 Evaluate = Callable[[Scheme], float]
 """The accuracy, from 0 to 1, after a training by a scheme."""
@@ -36,9 +36,9 @@ class Trial:
     """The settings of the trainings by which schemes are compared.
 
     Attributes:
-        steps: images of a training, one a step.
-        held_out: images on which the accuracy is taken; none of them is trained on.
-        rate: of SGD, the largest: `recipe` says how it rises and falls.
+        steps: number of images of a training, one for each step.
+        held_out: number of images on which the accuracy is measured; none of them is trained on.
+        rate: the largest learning rate of SGD; `recipe` gives the rate of each step.
     """
 
     steps: int = 400
@@ -48,7 +48,8 @@ class Trial:
     options: StepOptions = field(default_factory=StepOptions)
 
     def evaluator(self, graph: Int8Graph, data: Images) -> Evaluate:
-        """Trainings with the bits of the board; each starts from the given graph.
+        """A function that trains by a scheme, bit for bit as the board, and returns the accuracy; each training starts
+        from the given graph.
 
         Fast if schemes are evaluated in the order of the first layer that they train: features of the front are reused.
 
@@ -148,15 +149,15 @@ def recipe(steps: int, rate: float) -> np.ndarray:
 
 
 Infer = Callable[[np.ndarray], np.ndarray]
-"""Logits of images."""
+"""A function from images (int8) to their logits."""
 
 
 def train(step: Program, images: np.ndarray, labels: np.ndarray, rates: Sequence[float] | np.ndarray) -> Infer:
-    """Train on images in order, one a step; returns the trained model.
+    """Train on images in order, one for each step; returns the trained model.
 
     Args:
         images: int8, (images, *shape of the graph's input).
-        rates: of each step.
+        rates: the learning rate of each step.
 
     Raises:
         BuildError: the training is long, and there is no C compiler.

@@ -1,8 +1,8 @@
-"""Where the elements of a captured value lie in an int8 tensor, by index: every view is computed on the indices.
+"""Which elements of an int8 tensor a captured value consists of, as indices: view operators are applied to the indices.
 
-A tensor lies channels last, (positions, channels), one example behind the other. A value of the captured graph has an
-index for each element, so that transposes, reshapes, slices and heads of attention need no rules of their own: an
-operator asks whether the order that it wants is there.
+Tensors are channels-last, (positions, channels), with examples one after the other. A value of the captured graph has
+an index for each element, so transposes, reshapes, slices and heads of attention need no rules of their own: a rule
+only tests whether its operand's indices are in the order that it needs.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class View:
 
     Attributes:
         name: the int8 tensor that holds it.
-        index: int64, of the value's shape: the element of a batch of such tensors.
-        factor: what the tensor's values are multiplied by.
+        index: int64, in the value's shape: positions of its elements in a batch of these tensors.
+        factor: the factor by which the tensor's values are multiplied.
     """
 
     name: str
@@ -40,22 +40,24 @@ class View:
     factor: float = 1.0
 
     def through(self, target: Any, arguments: tuple[Any, ...], more: dict[str, Any]) -> View | tuple[View, ...]:
-        """What a view operator makes of it; some make several."""
+        """The view after a view operator; several for operators with several results."""
         made = target(self.index, *arguments, **{k: v for k, v in more.items() if k != "memory_format"})
         if isinstance(made, torch.Tensor):
             return View(self.name, made, self.factor)
         return tuple(View(self.name, one, self.factor) for one in made)
 
     def whole(self, elements: int, batch: int) -> bool:
-        """Whether it is all of a batch of tensors of so many elements, in any order."""
+        """Whether it consists of all elements of `batch` tensors of `elements` elements, in any order."""
         count = elements * batch
         return self.index.numel() == count and bool((self.index.flatten().sort().values == torch.arange(count)).all())
 
 
 def rows(index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The begin of each row of (rows, columns), and the order of columns that all rows have in common.
+    """For an index of shape (rows, columns): the first element of each row, and the order of columns that all rows
+    share.
 
-    None: rows are no runs of as many elements that begin at a multiple of their length, or have different orders.
+    None if rows are not permutations of consecutive elements that start at a multiple of the row length, or differ in
+    order.
     """
     begin = index.min(-1, keepdim=True).values
     columns = index - begin
@@ -75,10 +77,10 @@ def heads(view: View, elements: int, channels: int, count: int) -> tuple[int, in
     """The first channel and the width of heads of an operand of attention, (batch * heads, positions, width) by index.
 
     Args:
-        elements, channels: of the tensor.
-        count: of heads.
+        elements, channels: the number of elements and of channels of the tensor.
+        count: the number of heads.
 
-    None: they lie otherwise.
+    Returns None if the elements are in another order.
     """
     index = view.index.reshape(-1, count, *view.index.shape[-2:])
     batch, _, positions, width = index.shape

@@ -1,1 +1,3 @@
-"""Attention, layer norm, functions by table, constants that are added, low-rank adapters: what they mean, and as C."""
+"""Attention, layer norm, functions by table, added constants and low-rank adapters: their computation in torch and in
+C.
+"""

@@ -37,7 +37,7 @@ def _lookup_backward(r: Rendering, call: Call, at: int) -> str:
 
 
 def _norm(r: Rendering, op: LayerNorm) -> tuple[list[object], list[str]]:
-    """positions, channels, zero, share, epsilon; gain and shift."""
+    """The C arguments positions, channels, zero, share and epsilon; the C arrays gain and shift."""
     x = r.graph.tensors[op.x]
     epsilon, *pair = norm_numbers(r.graph, op)
     names = [r.constant(f"{op.name}.{kind}", one) for kind, one in zip(("gain", "shift"), pair, strict=True)]
@@ -62,7 +62,7 @@ def _layer_norm_backward(r: Rendering, call: Call, at: int) -> str:
 
 
 def _operands(r: Rendering, op: Attention, reads: tuple[str, ...]) -> list[object]:
-    """q, queries, k, v, keys, heads, width, wide, scale, most, value scale."""
+    """The C arguments q, queries, k, v, keys, heads, width, wide, scale, most and value scale."""
     found = []
     for name, value, start in zip(sources(op), reads, op.starts, strict=True):
         tensor = r.graph.tensors[name]
@@ -100,7 +100,7 @@ def _trained(name: str) -> str:
 
 
 def _layer(r: Rendering, call: Call) -> tuple[Layer, int, int, str]:
-    """A layer with its positions, the rank of its adapter, and a step of its input."""
+    """The layer of a call, its number of positions, the rank of its adapter, and the scale of its input as C."""
     op = call.op
     assert isinstance(op, Layer)
     x = r.graph.tensors[op.x]

@@ -1,4 +1,4 @@
-"""What attention, layer norm, tables and adapters mean in torch, forward and backward, with the bits of the C."""
+"""Computes attention, layer norm, tables and adapters in torch, forward and backward, bit for bit as generated C."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def reciprocal_root(v: torch.Tensor) -> torch.Tensor:
 
 
 def _units(run: Run, op: LayerNorm, name: str, channels: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions at mean 0 and variance 1, (n, positions, channels), and one over the deviation of each."""
+    """The input normalized to mean 0 and variance 1 at each position, (n, positions, channels), and the reciprocal of
+    each standard deviation.
+    """
     share = torch.tensor(1.0 / channels)
     epsilon, _, _ = norm_numbers(run.graph, op)
     x = centred(run, name, op.x).reshape(len(run.values[name]), -1, channels)
@@ -102,7 +104,7 @@ def _heads(run: Run, op: Attention, which: int, name: str) -> torch.Tensor:
 
 
 def _weights(run: Run, op: Attention, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Whole numbers, float32 (n, heads, queries, keys)."""
+    """The weights of attention before division by their sum: integers as float32, (n, heads, queries, keys)."""
     scores = (q @ k.transpose(2, 3)).float() * score_scale(run.graph, op)
     return (exponential(scores - scores.max(-1, keepdim=True).values) * float(MOST_PROBABILITY)).round()
 

@@ -1,4 +1,4 @@
-"""C files in, a program for a board out. What exceeds the budget is told with the bytes that are too many."""
+"""Compiles and links C files into a program for a board; an error says by how many bytes a budget is exceeded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Program:
     ram: int
 
     def function_at(self, address: int) -> str | None:
-        """Name and line of the function at an address, where the tools and the program know it."""
+        """Name and line of the function at an address; None if the tools or debug information are missing."""
         tool = shutil.which(self.board.compiler.removesuffix("gcc") + "addr2line")
         if tool is None:
             return None
@@ -54,7 +54,7 @@ def write_sources(
     ram: int = 256 << 10,
     stack: int = 8192,
 ) -> list[str]:
-    """Write a program and its board's files into a folder; the names of the C files.
+    """Write a program and its board's files into a folder; returns the names of the C files.
 
     Raises:
         BuildError: as `Board.texts`, or two files have one name.

@@ -1,1 +1,3 @@
-"""Projects: a graph and a scheme in, a folder out that builds for a board, trains there and keeps what it learnt."""
+"""Projects: from a graph and a scheme, a folder whose program can be built for a board, trains there and stores what it
+has learnt.
+"""

@@ -1,4 +1,4 @@
-"""What the program of a project is told to do, as the file that its main.c reads, and the answers that it writes."""
+"""Commands to the program of a project (the file that its main.c reads) and the answers that it writes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Commands:
         self._add("L")
 
     def dump(self) -> None:
-        """Answered by all trained values: arrays by their names in the program."""
+        """Return all trained parameters; answered by arrays, by their names in the program."""
         self._add("D")
 
     def _image(self, image: np.ndarray) -> bytes:
@@ -70,12 +70,13 @@ class Commands:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a program answered.
+    """The answers of a program.
 
     Attributes:
         values: one for each command: (loss, logits), (class, logits), a status, or arrays by name.
-        stack: the most bytes of stack that were in use; 0 on the host.
-        train_instructions, infer_instructions: instructions of every such command, exact to 40 on Arm; 0 on the host.
+        stack: maximum number of bytes of stack in use; 0 on the host.
+        train_instructions, infer_instructions: number of instructions of each `train` and `infer` command, exact to 40
+            on Arm; 0 on the host.
     """
 
     values: list[tuple[float, np.ndarray] | tuple[int, np.ndarray] | int | dict[str, np.ndarray]]
@@ -127,7 +128,8 @@ def _parsed(
 
 
 def unpacked(program: Program, content: bytes) -> tuple[dict[str, np.ndarray], int]:
-    """The fields of `struct model_trained` by name, and its size: the widest come first, after the count of steps.
+    """The fields of `struct model_trained` by name, and its size in bytes. The count of steps comes first, then fields
+    in order of decreasing element size.
 
     Raises:
         struct.error: there are too few bytes.
@@ -147,7 +149,7 @@ def read_checkpoint(folder: Path, program: Program, identity: int) -> dict[str, 
     """The fields of the newest complete checkpoint in a project's folder, as `unpacked` returns them.
 
     Args:
-        identity: of the project: PROJECT_IDENTITY.
+        identity: the project's PROJECT_IDENTITY.
 
     Raises:
         SmeltError: there is no complete checkpoint.
@@ -173,7 +175,7 @@ def read_checkpoint(folder: Path, program: Program, identity: int) -> dict[str, 
 
 
 def _whole(content: bytes, end: int) -> bool:
-    """Whether the checksum of the bytes before `end` stands there; a record in flash may have others behind it."""
+    """Whether the checksum of the bytes before `end` is stored at `end`; in flash, further records may follow."""
     return len(content) >= end + 4 and zlib.crc32(content[:end]) == int.from_bytes(content[end : end + 4], "little")
 
 

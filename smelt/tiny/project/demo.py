@@ -34,15 +34,15 @@ RATE = 0.02
 
 @dataclass(frozen=True)
 class Size:
-    """How much the demo does.
+    """The amount of work of a demo.
 
     Attributes:
-        images, epochs: of the training in PyTorch.
-        trial: of the search; its trainings are on images that the board trains on, too.
-        steps: on the board, one image each.
-        looks: how often the accuracy is taken on the board.
-        held_out: images that it is taken on.
-        checked: first steps whose losses are compared with the simulation's, to the bit.
+        images, epochs: number of images and of epochs of the training in PyTorch.
+        trial: the settings of the search's trainings; they use images on which the board trains as well.
+        steps: training steps on the board, one image each.
+        looks: how many times the accuracy is measured on the board.
+        held_out: number of images for measuring the accuracy.
+        checked: number of first steps whose losses are compared bit for bit with those of the simulation.
     """
 
     images: int = 12_000
@@ -62,8 +62,8 @@ def run_demo(board: Board, out: Path, console: Console, size: Size, seed: int = 
 
     Raises:
         DataError: Fashion-MNIST is not installed.
-        BuildError: the board's compiler or emulator is not.
-        SmeltError: the board trained other bits than the simulation.
+        BuildError: the board's compiler or emulator is not installed.
+        SmeltError: a loss on the board differs from the simulation's.
     """
     board.find_compiler()
     if board.bare:
@@ -84,7 +84,9 @@ def run_demo(board: Board, out: Path, console: Console, size: Size, seed: int = 
 
 
 def schemes_of(task: Task, size: Size, console: Console) -> list[Scheme]:
-    """Classifier alone, biases, the last layers, the best sparse scheme in what those take, and all."""
+    """The schemes to compare: classifier alone, biases, last layers, the best sparse scheme in the memory that the last
+    layers take, and everything.
+    """
     graph, count = task.graph, len(task.graph.layers)
     last = last_layers(graph, 3, "last 3 layers")
     limit = ram_of(graph, last, STACK)
@@ -101,7 +103,9 @@ def schemes_of(task: Task, size: Size, console: Console) -> list[Scheme]:
 
 
 def adapt(task: Task, one: Adapted, board: Board, size: Size, show: Callable[[], None], seed: int) -> None:
-    """Train on the board by one scheme, in parts between which its checkpoint holds what it learnt."""
+    """Train on the board by one scheme, in several runs of the program; a checkpoint carries the parameters from run to
+    run.
+    """
     train, test = task.train.sample(size.steps, seed), task.test.sample(size.held_out, seed)
     x, held_out, rate = train.quantised(task.graph), test.quantised(task.graph), recipe(size.steps, RATE)
     with tempfile.TemporaryDirectory() as folder:
@@ -132,13 +136,13 @@ def adapt(task: Task, one: Adapted, board: Board, size: Size, show: Callable[[],
 
 
 def compare(answers: Sequence[object], program: Program, steps: Sequence[tuple[np.ndarray, int, float]]) -> None:
-    """Check that the board's losses are those of the simulation, to the bit.
+    """Check that the board's losses are bit for bit those of the simulation.
 
     Args:
-        answers: to the steps, from the first one on: (loss, logits).
+        answers: the answer to each step from the first one on: (loss, logits).
 
     Raises:
-        SmeltError: one is not.
+        SmeltError: one differs.
     """
     simulated = Training(program)
     for number, (step, found) in enumerate(zip(steps, answers, strict=False)):
@@ -148,7 +152,7 @@ def compare(answers: Sequence[object], program: Program, steps: Sequence[tuple[n
 
 
 def _parts(size: Size) -> Iterator[range]:
-    """The steps between looks; before the first one there are none."""
+    """The ranges of steps before each measurement of the accuracy; before the first measurement the range is empty."""
     ends = [round(size.steps * look / size.looks) for look in range(size.looks + 1)]
     yield range(0)
     for begin, end in zip(ends, ends[1:], strict=False):

@@ -1,4 +1,4 @@
-"""What the demo found, as a table in Markdown and a plot of accuracy against memory."""
+"""The results of the demo as a table in Markdown and a plot of accuracy against memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Adapted:
     """A training on the board.
 
     Attributes:
-        seen: the number of images trained on, and the accuracy then.
-        memory: bytes by the memory model of schemes.
-        ram, flash: bytes that the program takes in all, by the linker where there is one.
+        seen: (number of images trained on, accuracy then), in order.
+        memory: bytes that the scheme takes by the memory model.
+        ram, flash: bytes that the program takes in total, from the linker if there is one.
         stack: bytes of it that were in use; 0 on a machine with an operating system.
-        instructions: of a training step, likewise.
+        instructions: number of instructions of a training step; 0 on a machine with an operating system.
     """
 
     scheme: Scheme

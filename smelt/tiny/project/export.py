@@ -1,4 +1,4 @@
-"""A graph, a scheme and a budget in; a folder with a C99 project for a board out, whole or not at all."""
+"""Writes a folder with a C99 project for a board, from a graph, a scheme and a budget; nothing is left if it fails."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from smelt.tiny.scheme import PRESETS, Scheme, SchemeError, kib, last_layers, me
 from smelt.tiny.step import step_program
 
 TENANTS = 6
-"""How many are named where memory does not suffice."""
+"""Number of the largest values that an error about memory names."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Bytes: of RAM in all, of flash, and of the stack within RAM."""
+    """Budgets in bytes: RAM in total, flash, and the stack as a part of RAM."""
 
     ram: int = 256 << 10
     flash: int = 1 << 20
@@ -44,9 +44,9 @@ class Exported:
 
     Attributes:
         program: the training step that its C was made from.
-        ram, flash: bytes in all, stack included; by the linker if the board's compiler is here, else by the planner,
-            which does not know the size of code.
-        linked: whether the linker was asked: of bare boards whose compiler is installed.
+        ram, flash: bytes in total, with the stack; from the linker if the board's compiler is installed, else from the
+            planner, which does not know the size of code.
+        linked: whether the figures are the linker's: for bare boards whose compiler is installed.
     """
 
     folder: Path
@@ -57,7 +57,7 @@ class Exported:
     linked: bool
 
     def program_of_inference(self) -> Step:
-        """The inference, with the parameters that train where they are."""
+        """The inference program, which reads trained parameters from RAM."""
         return infer_program(self.program.graph, self.program.trained)
 
 
@@ -73,12 +73,12 @@ def export(
 
     Args:
         graph: ends in a float classifier.
-        folder: made; it may be there if it is empty.
+        folder: is created; it may exist if it is empty.
 
     Raises:
-        BudgetError: RAM or flash does not suffice; names the largest tenants and the nearest scheme that fits.
+        BudgetError: RAM or flash does not suffice; names the values that take most and the nearest scheme that fits.
         SchemeError, OptionError: the scheme or the options do not fit the graph.
-        SmeltError: the folder cannot be written, or holds something.
+        SmeltError: the folder cannot be written, or is not empty.
     """
     budget, out = budget or Budget(), Path(folder)
     _look_at(out)
@@ -130,7 +130,9 @@ def _own_texts(identity: int) -> dict[str, str]:
 
 
 def _linked(board: Board, sources: list[str], folder: Path) -> Program | None:
-    """The sizes as the linker sees them, of a bare board whose compiler is here; nothing of the build stays."""
+    """The linked program, for its sizes; None if the board is not bare or its compiler is not installed. The built
+    files are removed.
+    """
     if not board.bare:
         return None
     try:
@@ -174,9 +176,10 @@ def _over(
 def nearest_that_fits(
     graph: Int8Graph, scheme: Scheme, budget: Budget, options: StepOptions | None = None
 ) -> Scheme | None:
-    """Of the presets, of `bias-K` and `last-K`, the largest by the memory model that is smaller and fits.
+    """The largest scheme (by the memory model) among the presets, `bias-K` and `last-K` that is smaller than `scheme`
+    and fits the budget.
 
-    Presets are tried one by one, the others by halving, which may miss one where the planner and the memory model order
+    Presets are tried one by one, the others by bisection, which may miss a scheme where planner and memory model order
     two schemes differently.
     """
     limit = memory(graph, scheme).total
@@ -213,7 +216,7 @@ def _candidates(graph: Int8Graph) -> Iterator[Scheme]:
 
 
 def describe(made: Exported, scheme: Scheme, board: Board) -> str:
-    """A line for whoever asked for the project."""
+    """A line that sums up the project for the user."""
     sizes = f"{kib(made.ram)} of RAM" + (f", {kib(made.flash)} of flash" if made.flash else "")
     told = f"; flash is not checked: {board.compiler} is not installed" if board.bare and not made.linked else ""
     return f"{made.folder}: {scheme}: {sizes}{told}"

@@ -1,4 +1,4 @@
-"""Who lives where, and when, as text: the arena of a program over its calls, RAM and flash."""
+"""The memory map of a program as text: the use of the arena in the course of its calls, of RAM and of flash."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from smelt.tiny.program import Program
 
 
 def sizes_of(program: Program, layout: Layout) -> dict[str, int]:
-    """Bytes of every value and scratch that has a place."""
+    """Name -> bytes, of each value and scratch memory in the layout."""
     sizes = {name: value.bytes for name, value in program.values.items() if name in layout.offsets}
     for name in layout.offsets:
         if name not in sizes:
@@ -16,7 +16,9 @@ def sizes_of(program: Program, layout: Layout) -> dict[str, int]:
 
 
 def busiest(program: Program, layout: Layout) -> tuple[int, list[tuple[str, int]]]:
-    """The call during which most bytes are in use, and who uses them, the largest first."""
+    """The index of the call during which most bytes are in use, and (name, bytes) of the values in use then, largest
+    first.
+    """
     sizes = sizes_of(program, layout)
     calls = range(len(program.calls))
 
@@ -30,11 +32,12 @@ def busiest(program: Program, layout: Layout) -> tuple[int, list[tuple[str, int]
 
 
 def as_text(program: Program, layout: Layout, rows: dict[str, int], budgets: dict[str, int]) -> str:
-    """The map: totals, the busiest call, and every value with its place and its calls.
+    """The memory map: totals, the call that uses most memory, and each value with its offset and the calls during which
+    it lives.
 
     Args:
-        rows: bytes by what takes them.
-        budgets: bytes by "RAM" and "flash".
+        rows: category -> bytes.
+        budgets: "RAM" and "flash" -> bytes.
     """
     number, tenants = busiest(program, layout)
     sizes = sizes_of(program, layout)

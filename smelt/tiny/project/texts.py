@@ -10,7 +10,9 @@ from smelt.tiny.scheme import Scheme, kib
 
 
 def makefile(board: Board, sources: Sequence[str]) -> str:
-    """Builds `program.elf`; `make run` starts it where an emulator, or the machine itself, can."""
+    """The text of a Makefile that builds `program.elf`; `make run` starts it under the board's emulator, or directly if
+    the board is this machine.
+    """
     run = " ".join((*board.emulator, "./program.elf"))
     script = " link.ld" if board.bare else ""
     lines = [
@@ -32,7 +34,7 @@ def makefile(board: Board, sources: Sequence[str]) -> str:
 def readme(
     graph: Int8Graph, scheme: Scheme, board: Board, ram_budget: int, flash_budget: int, ram: int, flash: int
 ) -> str:
-    """What the folder is and how it is used."""
+    """The text of a README: the purpose of the folder and how to use it."""
     size = f"{kib(ram)} of {kib(ram_budget)} RAM" + (f", {kib(flash)} of {kib(flash_budget)} flash" if flash else "")
     image = " x ".join(map(str, graph.tensors[graph.input].shape))
     run = (

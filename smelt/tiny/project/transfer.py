@@ -1,7 +1,7 @@
 """The task of the demo and of measurements: a network that knows five kinds of clothing learns five others.
 
-A small network is trained in PyTorch on classes 0 to 4 of Fashion-MNIST and quantised; on a board it goes on with
-classes 5 to 9.
+A small network is trained in PyTorch on classes 0 to 4 of Fashion-MNIST and quantised; on a board its training
+continues with classes 5 to 9.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from smelt.tiny.trial import cosine
 
 KNOWN, NEW = range(5), range(5, 10)
 CALIBRATION = 256
-"""Images whose activations give the scales."""
+"""Number of images from whose activations the scales are computed."""
 
 
 class Block(nn.Module):
-    """A 1x1 convolution that widens, a depthwise one, one that narrows; a sum around them where shapes allow."""
+    """A 1x1 convolution that adds channels, a depthwise one, and a 1x1 convolution that removes channels; with a
+    residual connection if shapes allow.
+    """
 
     def __init__(self, inputs: int, wide: int, outputs: int, stride: int = 1) -> None:
         super().__init__()
@@ -45,7 +47,7 @@ class Block(nn.Module):
 def clothes(classes: int = 5) -> nn.Sequential:
     """Eleven convolutions, 6,000 parameters, 0.4 million products: (n, 1, 28, 28) -> (n, classes).
 
-    A sequence, since capture leaves frames of smelt's own files alone.
+    An `nn.Sequential`, because capture does not compile frames of smelt's own files.
     """
     return nn.Sequential(
         *(nn.Conv2d(1, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6()),
@@ -57,12 +59,12 @@ def clothes(classes: int = 5) -> nn.Sequential:
 
 @dataclass(frozen=True)
 class Task:
-    """What is adapted.
+    """The model to adapt and its data.
 
     Attributes:
-        model: knows `KNOWN`; in evaluation mode.
-        known: its accuracy there.
-        graph: of it, with a new classifier.
+        model: trained on the classes `KNOWN`; in evaluation mode.
+        known: its accuracy on these classes.
+        graph: the quantised model, with a new classifier.
         train, test: images of the new classes.
     """
 
@@ -77,7 +79,7 @@ def prepare(images: int, epochs: int, seed: int) -> Task:
     """Train a network on the classes that it is to know, quantise it, and give it a new classifier.
 
     Args:
-        images: to train on, of at most 30,000.
+        images: number of images to train on, at most 30,000.
 
     Raises:
         DataError: Fashion-MNIST is not installed.
@@ -92,7 +94,7 @@ def prepare(images: int, epochs: int, seed: int) -> Task:
 
 
 def pretrained(model: nn.Module, data: Images, epochs: int, seed: int, batch: int = 64) -> nn.Module:
-    """Train with Adam on batches in an order that the seed gives; the model is left in evaluation mode."""
+    """Train with Adam on batches in a random order from `seed`; the model is then in evaluation mode."""
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     random, x, y = np.random.default_rng(seed), data.floats(), torch.as_tensor(data.labels)
     batches = max(1, len(data) // batch)
@@ -110,6 +112,6 @@ def pretrained(model: nn.Module, data: Images, epochs: int, seed: int, batch: in
 
 
 def accuracy(model: nn.Module, data: Images) -> float:
-    """The share of images whose class a float model names."""
+    """The share of images that a float model classifies correctly."""
     with torch.no_grad():
         return float((model(data.floats()).argmax(1).numpy() == data.labels).mean())
