@@ -44,8 +44,7 @@ _REPORT_FILE = re.compile(r"(\d\w*|guards|residual)\.\w+")
 
 
 def limit_bytes(root: Path, given: int | None) -> int:
-    """The maximum size of a cache in bytes: the user's setting, else 10 GiB or a tenth of the disk, whichever is less.
-    """
+    """The maximum bytes of a cache: the user's setting, else 10 GiB or a tenth of the disk, whichever is less."""
     if given is not None:
         return given
     try:

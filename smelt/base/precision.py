@@ -1,5 +1,4 @@
-"""The present precision of float32 products in torch: read when kernels are generated, and by a guard at later calls.
-"""
+"""The present precision of float32 products in torch: read when kernels are generated, and by a guard later."""
 
 from __future__ import annotations
 

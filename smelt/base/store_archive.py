@@ -110,7 +110,7 @@ def _not_ours(given: BinaryIO, why: str) -> SmeltError:
 
 
 def _entry_of(path: Path) -> Entry | None:
-    """The entry under a name in the archive; None if it is of no kind that is exported."""
+    """(kind, key, suffix) of the entry that a path in the archive names; None if it names none."""
     named = _NAME.fullmatch(f"{path.parent}/{path.stem}")
     if named is None or SUFFIXES[named[1]] != path.suffix:
         return None

@@ -97,8 +97,7 @@ class _Walk:
         return frozenset().union(*map(self.of, given), self.of(call.func))
 
     def meaning(self, callee: ast.expr) -> tuple[str, Any]:
-        """The effect of a called expression: ("read" | "pure" | "store" | "function" | "unknown", the called object).
-        """
+        """The effect of a call: ("read" | "pure" | "store" | "function" | "unknown", the called object)."""
         value = self.resolve(callee)
         if value is None:  # a method of a value in the kernel
             name = callee.attr if isinstance(callee, ast.Attribute) else ""
