@@ -156,7 +156,7 @@ def test_threads_that_run_a_module_for_the_first_time() -> None:
 TARGETS = (torch.relu, operator.getitem, torch.ops.aten.add.Tensor, torch.nn.functional.gelu, nn.Linear, sum, "aB")
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: getattr(target, "__name__", target))
 def test_nodes_are_named_as_fx_does(target: Any) -> None:
     op = "call_method" if isinstance(target, str) else "call_function"
     made = [[graph.create_node(op, target).name for _ in range(3)] for graph in (Graph(), fx.Graph())]
