@@ -193,7 +193,8 @@ def _widened(node: Node, atomic_words: bool) -> list[Node]:
 
     Low-precision floats are added in float32, to be rounded once; narrow integers and bools in 32 bits where atomics
     need that (the conversion reduces modulo 2^width; a sum of bools is whether any holds); single float32 elements in
-    float64 on a GPU, where eager is as precise: it sorts them and sums those of one element as a tree.
+    float64 on a GPU, for eager's precision: its kernel sorts the additions by target element and sums those of one
+    target as a tree.
     """
     if not isinstance(node, Scatter) or not node.accumulate:
         return [node]

@@ -300,7 +300,7 @@ class _Split:
         part.module = GraphModule(self.gm, graph)
 
     def needed(self, outputs: Iterable[fx.Node], level: int) -> tuple[list[fx.Node], set[fx.Node]]:
-        """The nodes that a part has to compute, in order, and those that it is given."""
+        """(nodes that a part has to compute, in order; its input nodes)."""
         inside: set[fx.Node] = set()
         given: set[fx.Node] = set()
         waiting = list(outputs)

@@ -263,7 +263,7 @@ def _script_hash(path: str) -> list[str]:
 
 
 def _ask_version(command: tuple[str, ...]) -> tuple[str, bool]:
-    """(version, whether it is the program's own, not that of a compiler which it runs)."""
+    """(version; whether it is the version of this program itself, not of a compiler that a wrapper runs)."""
     what = f"{shlex.join(command)} --version"
     try:
         with ExitStack() as stack:

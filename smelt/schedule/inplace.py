@@ -80,7 +80,7 @@ class Overwriting:
         return same_form and same_all(self.real.strides[new], self.real.strides[old])
 
     def reads_ahead(self, number: int, source: str) -> bool:
-        """Whether the unit of a product reads a buffer at other elements than the one that it is computing."""
+        """Whether a product's unit reads elements of a buffer other than the element being computed."""
         product = self.products[number]
         before = (self.fused.groups[number] for number in product.prologues)
         return source in {o.view.base for o in product.operands} or any(source in g.accesses for g in before)

@@ -95,8 +95,9 @@ class Bundling:
     """Limits on kernels that share a launch (horizontal_fusion.py).
 
     Attributes:
-        moved_bytes: most bytes that a kernel takes from others, or hands to them, for it to move in the order: larger
-            kernels gain more from operands in the second-level cache than from a shared launch.
+        moved_bytes: most bytes of buffers, made by a kernel for others or by others for it, with which the kernel may
+            move in the order: larger kernels gain more from operands in the second-level cache than from a shared
+            launch.
         tiny_bytes: the same for buffers of the arena, where longer lifetimes leave too many gaps.
         room_bytes: bytes by which peak memory may grow, in addition to 1/64 of it.
         tries: the search for more members ends after this many consecutive kernels did not fit in memory.
@@ -360,7 +361,7 @@ class Machine:
         bundles: whether kernels that do not depend on each other may share a launch.
         takes_over: whether a large result may have, from the start, the memory of the intermediate that it is written
             over, and rows may be added to a value in its own memory.
-        survives_checks: whether the process goes on after a check that fails. On a GPU it ends the context.
+        survives_checks: whether the process continues after a failed check. On a GPU a failed check ends the context.
         overwrites_unused: whether a value may be written over one that its kernel reads for another value. On a GPU the
             store would meet loads of the same line that are still under way, which takes three times as long.
         repeats: whether equal layers are scheduled once, where fusion leaves their kernels equal.

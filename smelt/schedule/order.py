@@ -25,7 +25,7 @@ class CycleError(Exception):
 
 
 def sources_of(units: Sequence[Unit], after: Mapping[int, set[int]]) -> dict[int, set[int]]:
-    """The units that each unit waits for: those that write what it reads, and those of `after`."""
+    """The units that each unit waits for: those that write the buffers it reads, and those of `after`."""
     writer = {name: unit.number for unit in units for name in unit.writes}
     return {
         unit.number: ({writer[name] for name in unit.reads if name in writer} - {unit.number})

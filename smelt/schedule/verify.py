@@ -39,7 +39,7 @@ class _Moments:
     Attributes:
         of: number of a unit -> its moment.
         written: buffer -> the moment of its write.
-        reads: unit -> buffers that it reads, and buffers that these may be views of.
+        reads: unit -> the buffers that it reads, and the buffers of which they may be views.
         last: buffer -> the moment of its last use.
     """
 

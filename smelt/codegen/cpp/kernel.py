@@ -333,7 +333,8 @@ class KernelRenderer(BodyRenderer):
                 self.scopes.line(line)
 
     def note_faults(self, loop: _Loop, before: list[str], after: list[str]) -> None:
-        """Lines that clear the inner loop's flags before it, and write them to their targets after it."""
+        """Append to `before` the lines that clear the inner loop's flags, and to `after` those that write them to their
+        targets."""
         for stem, flag in self.flags.items():
             before.append(f"int {flag} = 0;")
             after.append(f"if ({flag}) *{self.flag_target(stem)} = {flag};")

@@ -88,7 +88,7 @@ _PLAIN = (int, float, bool, str, complex, bytes)
 
 
 def _with_bound_calls(graph: fx.Graph) -> fx.Graph:
-    """A copy of the graph in which each call that cannot be written is one object, which contains its arguments."""
+    """A copy of the graph in which each call without a text is replaced by an object that contains its arguments."""
     out, env = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in graph.nodes:
         if _is_writable(node) or node.op not in ("call_function", "call_method"):

@@ -47,7 +47,7 @@ def saved_by(node: Any) -> Iterator[Any]:
 
 
 def is_used_up(node: Any) -> bool:
-    """Whether a backward has freed what the node had saved, so that a second one through it is an error."""
+    """Whether a backward has freed the node's saved tensors, so that a second backward through it is an error."""
     kind: Any = type(node)
     for name in _names(kind):
         try:

@@ -17,7 +17,7 @@ from smelt.graph.nodes.modes import forget_region, note_region
 
 
 class Entered:
-    """The token that a boundary which enters a mode passes to the one that leaves it.
+    """The token passed from the boundary that enters a mode to the boundary that leaves it.
 
     Args:
         region: a context manager that has been entered; None during capture.

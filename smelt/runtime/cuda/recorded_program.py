@@ -277,8 +277,8 @@ class RecordedProgram:
     def _mark(self, kept: set[int], size: int, addresses: Collection[int]) -> bool:
         """Return copies of these results, if they are small and no other recording has their `addresses` baked in.
 
-        Another one may have them baked in if forward saves them for backward, which is only known once that is
-        recorded.
+        If forward saves a result for backward, a recording of backward may have its address baked in; that is not known
+        before backward is recorded.
         """
         if size > RECORDINGS.copied_out_bytes or any(address in self.device.fixed for address in addresses):
             return False
