@@ -30,7 +30,7 @@ def register_backend(compiler: Backend | None = None, name: str | None = None) -
     returns a tuple of tensors.
 
     Raises:
-        OptionError: the name belongs to a built-in backend or is none, or the backend cannot be called.
+        OptionError: the name belongs to a built-in backend or is not a valid name, or the backend cannot be called.
     """
     if compiler is None:
         return lambda fn: register_backend(fn, name)
@@ -90,5 +90,5 @@ def is_built_in(name: str) -> bool:
 
 
 def user_backend(name: str) -> Backend:
-    """The function behind a checked name that is not built in."""
+    """The function that a checked name, which is not built in, refers to."""
     return name.compiler if isinstance(name, GivenBackend) else _registered[name]

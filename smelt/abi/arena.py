@@ -54,7 +54,8 @@ def place_buffers(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[list[int
 def place_largest_first(
     lives: Sequence[Life], sizes: Sequence[int], leading: Sequence[int] = ()
 ) -> tuple[list[int], int]:
-    """As `place_buffers`, but the largest buffers first, each at the lowest offset that is free for its whole lifetime.
+    """Offsets as `place_buffers` returns them; places the largest buffers first, each at the lowest offset that is free
+    for its whole lifetime.
 
     Leaves fewer gaps if few buffers are large. The time grows with the square of the number of buffers.
 

@@ -127,7 +127,8 @@ def load(path: str | os.PathLike[str]) -> Artefact:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ArtefactError: it is no artefact, damaged, writable by others, or made for another machine or version.
+        ArtefactError: the file is not an artefact, is damaged, is writable by others, or was made for another machine
+            or version.
     """
     with no_collection(collect=False):  # the objects read all live on
         container = read(path)

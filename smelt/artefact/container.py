@@ -108,8 +108,9 @@ def read(path: str | os.PathLike[str]) -> Container:
     """Read and check a file. Nothing of it is executed, or taken for more than text and numbers.
 
     Raises:
-        FileNotFoundError: there is none.
-        ArtefactError: it is none of smelt's, was changed or cut off, or others could have written it.
+        FileNotFoundError: the file does not exist.
+        ArtefactError: the file was not written by smelt, was changed or truncated, or other users could have written
+            it.
     """
     data = _bytes_of(Path(path))
     if not data.startswith(MAGIC):

@@ -155,7 +155,7 @@ def _raise(error: Exception, *_: Any) -> NoReturn:
 
 
 def _expect_failure(error: Exception, inputs: Any) -> None:
-    """Eager may fail on these inputs as well: the function runs in eager, and tells it as eager does.
+    """Eager may fail on these inputs as well: then the function runs in eager, and raises eager's error.
 
     Raises:
         Exception: the error itself, when it is the compiled graph's own.

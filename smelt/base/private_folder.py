@@ -23,7 +23,7 @@ _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | geta
 
 
 class UnsafeFolder(OSError):
-    """A folder that others could write to, or that is none; the message says which and why."""
+    """A path is not a folder, or other users could write to the folder; the message says which folder and why."""
 
 
 def is_trusted(owner: int) -> bool:

@@ -62,7 +62,7 @@ def load_cache(file: str | os.PathLike[str]) -> int:
 
     Raises:
         OSError: there is no such file.
-        SmeltError: it is none of smelt's, or damaged; or the cache cannot keep all that is new in it.
+        SmeltError: the file was not written by smelt or is damaged, or the cache is too small for its new entries.
     """
     cache = store()
     kept, new = 0, 0

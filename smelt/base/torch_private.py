@@ -58,7 +58,8 @@ def saved_unchecked(node: Any) -> list[tuple[torch.Tensor, Callable[[], Any]]] |
 
 
 def forbidden(out: torch.Tensor) -> str | None:
-    """What autograd says to whoever uses a view whose memory was written, of which it does not make a new history.
+    """The error that autograd raises if a view is used whose memory was written and for which it cannot make a new
+    history.
 
     Such views are what a `torch.autograd.Function` returned, one of several (`chunk`), or taken without gradients.
     """

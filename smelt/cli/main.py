@@ -61,7 +61,9 @@ def run(
         bool, typer.Option("--saved", help="Run it again in eager, all it does too, and tell the time saved.")
     ] = False,
 ) -> None:
-    """Run a script with its torch.compile calls compiled by smelt; what was compiled is told on stderr at its end."""
+    """Run a script with its torch.compile calls compiled by smelt; a summary of what was compiled is printed to stderr
+    at the end.
+    """
     from smelt.cli.run import run_script
 
     _expect_script(script, module)

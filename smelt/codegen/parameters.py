@@ -14,7 +14,7 @@ FAULT = "!fault"
 
 
 class Arguments:
-    """Parameters of a kernel, in order of first use: pointers, behind them the symbols of its sizes, then streams.
+    """Parameters of a kernel, in order of first use: pointers, then the symbols of its sizes, then streams.
 
     Each layer of a model draws from its own stream; with streams as parameters, all layers can share a kernel.
     """

@@ -17,7 +17,7 @@ import torch
 import smelt
 
 STANCES = ("default", "force_eager", "fail_on_recompile", "eager_on_recompile")
-"""Those that both have."""
+"""The stances that both smelt and torch.compile have."""
 
 
 class _Both:

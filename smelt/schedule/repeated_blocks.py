@@ -162,7 +162,9 @@ class _Blocks:
         return replace(program, nodes=nodes, outputs=outputs, inputs=[n for n in program.inputs if n not in gone])
 
     def _others(self, node: Node, gone: Collection[str]) -> Mapping[str, str] | None:
-        """Replacements for the removed operands of a value before or behind the gap; None if one has none."""
+        """Replacements for the removed operands of a value before or after the gap; None if one of them has no
+        replacement.
+        """
         others = {read: self._across(node.name, read) for read in node.inputs if read in gone}
         known = {read: other for read, other in others.items() if other is not None and other not in gone}
         return known if len(known) == len(others) else None

@@ -102,7 +102,8 @@ def _seen_in(rec: GraphRecorder, memory: fx.Node, view: StorageView, ends: Conta
 def results_as_saved(
     rec: GraphRecorder, program: Sequence[TraceTensor], saved: Container[Storage], inputs: Container[Storage]
 ) -> None:
-    """As `read_as_saved`, for results whose memory eager saves, whether they cover it or are a view of it.
+    """Does what `read_as_saved` does, for results whose memory eager saves, whether they cover that memory or are a
+    view of it.
 
     Results in the memory of an input are left out. The value of a result may still be an input's, since copies are not
     recorded in the graph.

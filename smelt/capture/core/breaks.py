@@ -205,7 +205,7 @@ def symbolic(args: Args, error: Exception) -> bool:
 
 
 def plain_numbers(fn: Callable[..., object], args: Args) -> tuple[object, ...]:
-    """Arguments to retry such a call with: symbolic numbers become their example values.
+    """The arguments with symbolic numbers replaced by their example values, to retry a call that refused symbols.
 
     Raises:
         DataDependent: the number is data-dependent and has no example value.

@@ -26,9 +26,13 @@ _LOOKING_OF_MODULES = {
     "builtins": frozenset("eval exec locals vars dir breakpoint".split()),
     "inspect": frozenset("stack trace".split()),
 }
-"""Those whose names others have, too (`torch.stack`, `model.eval`): they count alone and beside their module."""
+"""Functions of this kind whose names other objects have as well (`torch.stack`, `model.eval`): they count only as plain
+names and as attributes of their module.
+"""
 _LOOKING_METHODS = {"pandas": frozenset("eval query".split()), "numexpr": frozenset({"evaluate"})}
-"""Those of libraries, which count where these are loaded: `query` is a layer of every attention as well."""
+"""Library -> methods of this kind. They count only if the library is loaded: for example, layers of attention are often
+called `query` as well.
+"""
 
 
 def _looks(decoded: Decoded) -> bool:

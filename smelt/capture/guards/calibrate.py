@@ -1,4 +1,5 @@
-"""Before capture: tells the C core where torch stores tensor metadata and ambient modes. Runs once, in about 2 ms.
+"""Before capture: determines where torch stores tensor metadata and ambient modes, for the C core. Runs once, in about
+2 ms.
 
 Nothing about torch's memory layout is assumed. Each offset is searched for on tensors with known metadata, and must be
 the only one that fits them all. Where none is found, reads go through Python, which is slower: `describe` for tensors,

@@ -36,7 +36,7 @@ def _size_function(names: list[str], conditions: Sequence[tuple[object, str, str
     text = " and ".join(f"({text})" for _, text, _ in conditions)
     exec(f"def sizes({', '.join(names)}):\n    return {text}\n", scope)
     scope["sizes"].__name__ = " and ".join(shown for _, _, shown in conditions)
-    scope["sizes"].asks = names, text  # from these an artefact rebuilds the function
+    scope["sizes"].asks = names, text  # an artefact rebuilds the function from these
     return scope["sizes"]
 
 

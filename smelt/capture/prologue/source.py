@@ -133,7 +133,7 @@ GENERATOR_CLASSES = classes(*GENERATORS)
 Generator: TypeAlias = random.Random | numpy.random.RandomState | numpy.random.Generator
 
 GLOBAL_GENERATORS: tuple[Generator, ...] = (random._inst, numpy.random.mtrand._rand)
-"""The generators behind the functions of the modules."""
+"""The generators that the functions of `random` and `numpy.random` use."""
 
 # -- states of random generators ------------------------------------------------------------
 

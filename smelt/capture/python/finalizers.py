@@ -232,4 +232,4 @@ def _is_watchable(value: object) -> bool:
 
 
 _MAX_VISITED = 5000
-"""Objects behind one root that are searched."""
+"""Maximum number of objects that are searched from one root."""

@@ -1,4 +1,4 @@
-"""Where a graph may be cut for the sake of hooks, and the node that marks a cut behind a tensor."""
+"""Points at which a graph may be cut for hooks, and the node that marks a cut after a tensor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def refuse_nested_cut(vm: Interpreter, what: str) -> None:
 
 
 def cut_after(vm: Interpreter, made: set[fx.Node], node: fx.Node) -> None:
-    """Cut the graph behind the last of the nodes `made`, which made a tensor; `node` is the tensor's present node."""
+    """Cut it after the last of the nodes `made`, which compute a tensor; `node` is the tensor's present node."""
     graph = vm.tensors.graph
     last = next(each for each in reversed(graph.nodes) if each in made)
     while last.next.target is operator.getitem and (last.next.args[0] in (last, *last.args)):

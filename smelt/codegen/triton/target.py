@@ -37,7 +37,7 @@ MEMORY_TYPES = {
     torch.uint8: "u8",
     torch.bool: "u8",
 }
-"""The element type behind a pointer, as signatures name it."""
+"""The type to which a pointer points, by its name in signatures."""
 
 NARROW = {torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16"}
 

@@ -27,7 +27,7 @@ class Around:
 
 
 def through(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors behind the autograd node that calls the hooks."""
+    """The tensors, passed through the autograd node that calls the hooks."""
     return list(BackwardHookFunction.apply(*tensors))
 
 
