@@ -91,7 +91,7 @@ def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: K
 
 
 def _wrapped_function(vm: Interpreter, fn: types.FunctionType) -> object:
-    """The function inside a wrapper that compiles or hides `fn`; None where `fn` is no such wrapper."""
+    """The function that `fn` compiles or hides from compilers; None if `fn` is not a wrapper that does this."""
     if fn.__code__ is _CHECKPOINT_CODE and hasattr(fn, "__wrapped__"):  # torch hides these from its own compiler only
         return vars(fn)["__wrapped__"]
     if compiler_marks.compiled_here(fn):  # compiled code within compiled code becomes one graph

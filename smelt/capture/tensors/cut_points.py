@@ -25,7 +25,7 @@ def refuse_nested_cut(vm: Interpreter, what: str) -> None:
 
 
 def cut_after(vm: Interpreter, made: set[fx.Node], node: fx.Node) -> None:
-    """Cut it after the last of the nodes `made`, which compute a tensor; `node` is the tensor's present node."""
+    """Cut the graph after the last of the nodes `made`, which compute a tensor with the present node `node`."""
     graph = vm.tensors.graph
     last = next(each for each in reversed(graph.nodes) if each in made)
     while last.next.target is operator.getitem and (last.next.args[0] in (last, *last.args)):
