@@ -44,7 +44,7 @@ class Case:
     forward: Callable[..., Any]
 
     def inputs(self) -> list[Any]:
-        """The inputs, made anew."""
+        """Newly created inputs."""
         return make_inputs(self.facts)
 
     @property
@@ -62,7 +62,7 @@ def read_case(path: Path) -> Case:
     """The case of a report, given as its folder or as its script. The script's code is run.
 
     Raises:
-        NoCase: there is none, it is no script of smelt's, or it cannot run here.
+        NoCase: there is no such file, smelt did not write it, or it cannot run here.
     """
     file = path / SCRIPT if path.is_dir() else path
     if not file.is_file():

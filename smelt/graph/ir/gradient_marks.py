@@ -113,7 +113,7 @@ class GradientMark:
 
 
 class Contribution(GradientMark):
-    """A gradient that an engine node gives to another one, which may add further ones to it."""
+    """A gradient that one node of the engine passes to another, which may add further gradients to it."""
 
 
 class Materialized(GradientMark):

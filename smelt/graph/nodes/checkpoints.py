@@ -87,8 +87,8 @@ class _checkpointed:  # noqa: N801  it is called like a function, and shown so i
 
     Args:
         body: the nodes of the span.
-        num_buffers: how many of its first arguments are inputs of the whole graph. They are treated like a module's
-            buffers: the body may write to them, which autograd forbids for saved tensors.
+        num_buffers: the number of its first arguments that are inputs of the whole graph. They are treated like a
+            module's buffers: the body may write to them, which autograd forbids for saved tensors.
     """
 
     def __init__(self, body: fx.GraphModule, num_buffers: int) -> None:

@@ -28,7 +28,7 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 
 def frame_mask(x: Tensor, lengths: Tensor) -> Tensor:
-    """Ones of shape (batch, time, 1), zeros behind each row's length; x is (batch, time, any), lengths (batch,)."""
+    """Ones of shape (batch, time, 1), zeros from each row's length on; x is (batch, time, any), lengths (batch,)."""
     mask = x.new_ones(x.shape[:-1])
     for i in range(x.size(0)):
         mask[i, lengths[i] :] = 0
