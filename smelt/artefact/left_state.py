@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from smelt.capture.core.sources import MEMBERS
 from smelt.capture.core.values import own_dict
 from smelt.capture.guards.dynamic_shapes import mark_dynamic
 from smelt.capture.python.effects import DELETED
+from smelt.capture.python.set_order import in_order
 from smelt.graph.ir.meta import TensorMeta, meta_of
 from smelt.graph.ir.symint import from_torch
 from smelt.graph.trace.trace import TraceTensor
@@ -110,7 +112,10 @@ class Left:
         if self.external(id(value)):
             return value
         if type(value) in (dict, list, set, tuple):
-            return type(value)(self._items(value))
+            made = in_order(set, self._items(value)) if type(value) is set else type(value)(self._items(value))
+            if made is None:
+                raise _Unknown
+            return made
         raise _Unknown
 
 
@@ -200,8 +205,17 @@ def _plain(value: Any) -> Any:
 
 
 def _replace(container: Any, items: list[Any]) -> None:
+    if type(container) is set and in_order(partial(_refilled, container), items) is not None:
+        return
     container.clear()
     if type(container) in (list, collections.deque):
         container.extend(items)
     else:
         container.update(items)
+
+
+def _refilled(container: set[Any], items: Iterable[Any]) -> set[Any]:
+    """The set with other items; inserting them in another order may make it iterate in another order."""
+    container.clear()
+    container.update(items)
+    return container

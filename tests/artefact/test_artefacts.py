@@ -450,7 +450,7 @@ class Remembering(nn.Module):
         super().__init__()
         self.inner, self.what = nn.Linear(4, 4), what
         self.table: dict[str, Any] = {"count": 0, "inner": [0, []]}
-        self.items, self.seen, self.queue = [0, 1.5], set[str](), collections.deque([1, 2], maxlen=2)
+        self.items, self.seen, self.queue = [0, 1.5], set[Any](), collections.deque([1, 2], maxlen=2)
         self.ordered = collections.OrderedDict(a=1, b=2)
 
     def factor(self) -> Any:
@@ -472,6 +472,9 @@ class Remembering(nn.Module):
         if self.what == "set":
             self.seen.add("a" if not self.seen else "b")
             return len(self.seen)
+        if self.what == "set of colliding hashes":
+            self.seen.add(7 if not self.seen else 15)
+            return [*self.seen][0]
         if self.what == "queue":
             self.queue.append(3)
             return self.queue[0]
@@ -496,7 +499,19 @@ _CALLS = 0
 
 
 @pytest.mark.parametrize(
-    "what", ["new key", "count", "bounded", "inner list", "deleted", "set", "queue", "order", "global"]
+    "what",
+    [
+        "new key",
+        "count",
+        "bounded",
+        "inner list",
+        "deleted",
+        "set",
+        "set of colliding hashes",
+        "queue",
+        "order",
+        "global",
+    ],
 )
 def test_calls_after_one_that_wrote_a_container_or_a_global_that_it_reads(
     what: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch

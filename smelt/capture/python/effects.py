@@ -13,6 +13,7 @@ import operator
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -27,6 +28,7 @@ from smelt.capture.core.sources import Source
 from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.core.values import LEAVES, is_foreign, is_shown, own_dict
 from smelt.capture.python.container_copies import Copies
+from smelt.capture.python.set_order import in_order
 from smelt.capture.python.warning_locations import WarningLocation
 from smelt.graph.ir.symint import has_symint, pinned
 from smelt.graph.trace.trace import TraceTensor
@@ -447,7 +449,10 @@ class Effects:
         if any(type(item) not in LEAVES and not isinstance(item, type) for item in members):
             raise Break(f"a {kind.__name__} of objects that came from outside", "its items have no place to guard")
         self.vm.guards.check(sources.called(source, set_items, "tuple"), native.EQ, members)
-        return set(members) if kind is set else frozenset(members) if kind is frozenset else _fill_set(value, members)
+        made = in_order(kind if kind in (set, frozenset) else partial(_fill_set, kind), members, value)
+        if made is None:
+            raise Break(f"a {kind.__name__} of {len(members)} items", "a copy would iterate in another order")
+        return made
 
     def read_items(self, value: list[object] | tuple[object, ...], source: Source) -> list[object]:
         """All items of an external list or tuple."""
@@ -716,9 +721,9 @@ def set_items(value: set[object] | frozenset[object]) -> tuple[object, ...]:
     return tuple(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
 
 
-def _fill_set(value: set[object] | frozenset[object], items: tuple[object, ...]) -> object:
-    kind: Any = type(value)
-    if isinstance(value, frozenset):
+def _fill_set(kind: Any, items: Iterable[object]) -> object:
+    """An instance of a subclass of set or frozenset, without a call of its own methods."""
+    if issubclass(kind, frozenset):
         return frozenset.__new__(kind, items)
     out = set.__new__(kind)
     set.update(out, items)
