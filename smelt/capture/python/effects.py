@@ -721,7 +721,7 @@ def set_items(value: set[object] | frozenset[object]) -> tuple[object, ...]:
     return tuple(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
 
 
-def _fill_set(kind: Any, items: Iterable[object]) -> object:
+def _fill_set(kind: Any, items: Iterable[object]) -> set[object] | frozenset[object]:
     """An instance of a subclass of set or frozenset, without a call of its own methods."""
     if issubclass(kind, frozenset):
         return frozenset.__new__(kind, items)

@@ -8,12 +8,14 @@ therefore iterate in another order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-S = TypeVar("S")
+Items = set[object] | frozenset[object]
+
+S = TypeVar("S", bound=Items)
 
 
-def in_order(make: Callable[[Iterable[Any]], S], items: Sequence[Any], original: Any = None) -> S | None:
+def in_order(make: Callable[[Iterable[object]], S], items: Sequence[object], original: Items | None = None) -> S | None:
     """`make(...)` of the items, iterating in their order; None if no order of insertion that is tried gives that.
 
     Args:
@@ -24,13 +26,13 @@ def in_order(make: Callable[[Iterable[Any]], S], items: Sequence[Any], original:
     wanted = [*map(id, items)]
     for order in _orders(items, original):
         made = make(order)
-        iterate: Any = set.__iter__ if isinstance(made, set) else frozenset.__iter__
-        if [*map(id, iterate(made))] == wanted:
+        inside = set.__iter__(made) if isinstance(made, set) else frozenset.__iter__(made)
+        if [*map(id, inside)] == wanted:
             return made
     return None
 
 
-def _orders(items: Sequence[Any], original: Any) -> Iterator[Iterable[Any]]:
+def _orders(items: Sequence[object], original: Items | None) -> Iterator[Iterable[object]]:
     """Orders of insertion: that of iteration first, then its rotations, as a displaced item may lie at either end."""
     if original is not None:
         yield set(original)  # of an equal size of table, C copies the table as it is
