@@ -1,4 +1,4 @@
-"""Which calls fit a function's signature; a call that does not fit runs as it is and raises Python's own error.
+"""Arity check of calls with a special meaning: a call that does not fit the signature raises Python's own error.
 
 A function with a special meaning under capture (`registry.special`) is replaced by a function of capture, which unpacks
 the arguments. If they do not fit, the program must get the error that the original function raises.
@@ -37,7 +37,7 @@ _UNSIGNED: dict[int, tuple[Collection[int], bool]] = {
     id(contextvars.ContextVar.get): (range(1, 3), False),
     id(vars(str)["format"]): (range(1, _UNLIMITED), True),
 }
-"""Accepted counts of positional arguments of functions without a signature, and whether they take keywords."""
+"""id of a function without a signature -> (accepted counts of positional arguments, whether it accepts keywords)."""
 
 _OF_CLASSES = classes(types.MethodDescriptorType, types.WrapperDescriptorType)
 
@@ -47,7 +47,7 @@ class Meaning:
 
     Args:
         function: the function that the program calls.
-        how: (vm, args, kwargs) -> result
+        how: the function of capture that replaces it: (vm, args, kwargs) -> result.
     """
 
     __slots__ = ("_counts", "_known", "_signature", "_words", "function", "how")
@@ -64,7 +64,7 @@ class Meaning:
         return self.how(vm, args, kwargs)
 
     def _look(self) -> None:
-        """Read the function's signature: at its first call, because most functions are never called."""
+        """Read the function's signature. This happens at its first call, because most functions are never called."""
         self._counts, self._words = _UNSIGNED.get(id(self.function), (range(_UNLIMITED), True))
         self._signature: inspect.Signature | None = None
         if id(self.function) not in _UNSIGNED and _tells(self.function):
@@ -93,12 +93,12 @@ class Meaning:
         return not args or not isinstance(args[0], owner) and not issubclass(vm.type_of(args[0]), owner)
 
     def _refuse(self, vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-        """Call the function with arguments that do not fit in number, so that it raises its own error; it raises before
-        it reads their values, so placeholders are passed.
+        """Call the function with a wrong number of arguments, so that it raises its own error. It raises before it
+        reads the arguments, so placeholders are passed.
 
         Raises:
             UserError: the function's error.
-            Break: it accepts this number of arguments after all; the graph breaks, and Python makes the call.
+            Break: the function accepts this number of arguments after all; the graph breaks, and Python makes the call.
         """
         given: list[object] = [value if type(value) in _INERT else () for value in args]
         if type(self.function) in _OF_CLASSES and args:
@@ -109,7 +109,7 @@ class Meaning:
 
 
 def _as_shown(vm: Interpreter, value: object) -> object:
-    """An object whose real class is the class that the value has for the program."""
+    """An object for C code whose real class is the class that the program sees for the value."""
     if type(value) is TraceTensor:
         return vm.tensors.stand_in(value)
     return _EXAMPLES.get(vm.type_of(value), value) if vm.type_of(value) is not type(value) else value
@@ -123,8 +123,8 @@ _TELLING = classes(type, types.BuiltinFunctionType, *_OF_CLASSES)
 
 
 def _tells(function: Any) -> bool:
-    """Whether the function's signature tells which arguments it accepts: a Python function, or a builtin function or
-    class that does not belong to torch or smelt.
+    """Whether `inspect.signature` is reliable for the function: it is a Python function, or a builtin function, method
+    or class outside of torch and smelt.
     """
     if isinstance(function, types.FunctionType):
         return True
@@ -133,7 +133,7 @@ def _tells(function: Any) -> bool:
 
 
 def _positional(signature: inspect.Signature) -> range:
-    """The least and the largest number of arguments without keywords."""
+    """The accepted numbers of arguments when all are positional; empty if a keyword-only argument is required."""
     kinds = [(p.kind, p.default is p.empty) for p in signature.parameters.values()]
     if (inspect.Parameter.KEYWORD_ONLY, True) in kinds:
         return range(0)

@@ -1,6 +1,6 @@
-"""How capture stops: a graph break (the graph ends here) or an exception of the user's own code.
+"""The exceptions that stop a capture: a graph break, a restart, or an exception of the user's own code.
 
-Neither derives from Exception, so that interpreted `except Exception` clauses and C code never swallow them.
+These three do not derive from Exception, so that `except Exception` clauses and C code never swallow them.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ E = TypeVar("E", bound=BaseException)
 
 
 class Break(BaseException):
-    """Capture met something that it cannot put in a graph.
+    """A graph break: capture met an operation that it cannot put in a graph.
 
     Args:
-        title: what was met, in the user's terms.
-        why: why it ends the graph.
-        hint: what the user may write instead.
-        silent: the break is the consequence of an earlier one (a loop that goes on), not one of its own.
-        in_frame: what was met looks at the frame that runs it (`eval`, tracebacks): the original frame goes on.
-        of_callers: what was met also looks at the frames of its callers: those go on as they are, too.
+        title: name of the operation, in the user's terms.
+        why: reason why the operation ends the graph.
+        hint: suggested change to the program.
+        silent: the break follows from an earlier one (in a loop that continues) and is not reported separately.
+        in_frame: the operation inspects the frame that runs it (`eval`, tracebacks), so the original frame continues.
+        of_callers: the operation also inspects the frames of its callers, so their original frames continue, too.
 
     Attributes:
-        because: guards (source, kind, operand) under which the reason for the break holds.
-        of_hook: a hook of a module met it, before or after that module's `forward`.
+        because: guards (source, kind, operand) that check that the reason for the break still applies.
+        of_hook: the break occurred in a hook of a module, before or after that module's `forward`.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Break(BaseException):
 
 
 class Restart(BaseException):
-    """The capture has to start over and stop before root instruction `step`: the break was found behind that
-    instruction.
+    """Request to start the capture over and to stop it before instruction `step` of the captured frame (counted from
+    its start), because the break was found only after that instruction.
 
     Args:
-        stop: the break; None: the capture only starts over.
-        plan: the plan of the next attempt, where the code that raises this knows it.
+        stop: the break at that instruction; None if the capture only starts over.
+        plan: the plan of the next attempt; None if the code that raises this does not determine it.
     """
 
     def __init__(self, step: int, stop: Break | None, plan: CapturePlan | None = None) -> None:
@@ -80,11 +80,11 @@ class UserError(BaseException):
 
 
 class SymbolicNumber(Exception):
-    """A symbolic number met what only takes plain ones: the capture has to start over without symbols."""
+    """A symbolic number reached code that accepts only plain numbers: the capture has to start over without symbols."""
 
 
 class CannotRebuild(Exception):
-    """A value leaves the frame, and residual code cannot reconstruct it."""
+    """A value that leaves the frame cannot be reconstructed by residual code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class BreakReason:
 
 
 def bare(error: E) -> E:
-    """One of capture's own exceptions without its traceback, whose frames hold objects of the program."""
+    """The same exception with its traceback removed, because the traceback's frames refer to objects of the program."""
     let_go(error)
     error.__context__ = error.__cause__ = None
     return error
@@ -138,8 +138,8 @@ def bare(error: E) -> E:
 def let_go(error: BaseException) -> None:
     """Clear the frames of an exception's traceback that ran during capture, and remove the traceback.
 
-    A variable of such a frame may refer to the exception itself: this cycle would keep alive all that the frames refer
-    to.
+    A variable of such a frame may refer to the exception itself: this reference cycle would keep alive every object
+    that the frames refer to.
     """
     entry, error.__traceback__ = error.__traceback__, None
     while entry is not None:
@@ -151,7 +151,7 @@ def let_go(error: BaseException) -> None:
 
 
 def user(fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
-    """Run one operation of the user's program natively; what it raises is the user's exception."""
+    """Run one operation of the user's program natively; an exception that it raises becomes a `UserError`."""
     try:
         out = fn(*args, **kwargs)
         if out is NotImplemented and has_symint(args):  # `(3).__add__(n)`
@@ -178,8 +178,8 @@ def user(fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
 
 
 def wants_memory(error: Exception) -> bool:
-    """Whether C code failed because it asked for the memory of a trace tensor; in eager there is memory, so it is no
-    user error."""
+    """Whether C code failed because it asked for the memory of a trace tensor. This is no user error, since tensors
+    have memory in eager."""
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
 
 
@@ -195,7 +195,7 @@ def symbolic(args: Args, error: Exception) -> bool:
     """Whether a call may have failed only because its arguments are symbolic numbers, which some C code rejects.
 
     Raises:
-        SymbolicNumber: it did, and the arguments do not show where the number is: inside of a dict or set.
+        SymbolicNumber: the error names a SymInt, but none was found in the arguments (it may be in a dict or set).
     """
     if has_symint(args):
         return True
@@ -213,7 +213,7 @@ def plain_numbers(fn: Callable[..., object], args: Args) -> tuple[object, ...]:
     """
     at = next((at for at, arg in enumerate(args[:-1], 1) if isinstance(arg, _HASHING)), 0)
     called = args[at - 2] if at > 1 else fn
-    # the key is hashed before anything changes
+    # the key is hashed before the container changes
     if at and getattr(called, "__name__", "") in _OF_A_KEY and has_symint(args[at]):
         return (*args[:at], pinned(args[at]), *args[at + 1 :])
     plain = pinned(args)
@@ -228,17 +228,17 @@ _OF_A_KEY = frozenset(
     "contains getitem setitem delitem __contains__ __getitem__ __setitem__ __delitem__ "
     "get pop setdefault move_to_end add discard remove update".split()
 )
-"""Operators and methods that take a key. `update` may be repeated even after it has added some of its items."""
+"""Operators and methods that hash a key. A failed `update` may be retried even if it has added some items."""
 
 
 def too_deep() -> Break:
-    """Whether the stack overflowed. Capture needs some ten frames for one of the program: that is no error of the
-    program."""
+    """The break where capture overflows the stack. Capture needs about ten frames for one frame of the program, so the
+    overflow is no error of the program."""
     return Break("recursion that is too deep to inline", "capture came near to Python's recursion limit")
 
 
 def is_deep() -> bool:
-    """Whether the stack is more than half used: what overflows now may succeed when it is called from a shallower
+    """Whether more than half of the stack is used: code that overflows it here may succeed if called from a shallower
     frame."""
     frame: Any = sys._getframe(1)
     depth = 0
@@ -248,9 +248,9 @@ def is_deep() -> bool:
 
 
 def through_c(run: Callable[[], object]) -> object:
-    """Run interpreted code that C code called back: what the program raises passes through the C code unchanged.
+    """Run interpreted code that C code called back; exceptions of the program pass through the C code unchanged.
 
-    It is raised outside of the `except` clause, so that its context is not an exception of capture's own.
+    The exception is raised outside of the `except` clause, so that its context is not an exception of capture.
     """
     try:
         return run()
@@ -271,8 +271,8 @@ def pass_on(error: BaseException) -> NoReturn:
 
 
 def is_programs(error: BaseException) -> bool:
-    """Whether the exception came out of the program through `pass_on`; otherwise it is an interrupt, which may come
-    anytime."""
+    """Whether the program raised the exception (through `pass_on`); otherwise it is an interrupt, which may occur at
+    any time."""
     entry = error.__traceback__
     while entry is not None:
         if entry.tb_frame.f_code is pass_on.__code__:

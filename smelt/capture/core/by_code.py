@@ -1,4 +1,4 @@
-"""A table of facts about code objects, keyed by identity; a row lives as long as its code."""
+"""A table of facts about code objects, keyed by identity; a row is removed when its code object dies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ V = TypeVar("V")
 
 
 class ByCode(ByIdentity[CodeType, V]):
-    """A table whose rows are removed when their code dies. A value must not refer to the code, or neither would die.
+    """A table whose rows are removed when their code dies. A value must not refer to its code, which would keep it
+    alive.
 
-    `WeakKeyDictionary` compares keys by equality, and code objects of equal text are equal.
+    `WeakKeyDictionary` does not fit: it compares keys by equality, and code objects of equal text are equal.
     """
 
     __slots__ = ()

@@ -21,7 +21,7 @@ Handler: TypeAlias = "Callable[[Interpreter, Frame, Any], object]"
 
 
 class Site(NamedTuple):
-    """The input of a decoder: the code, the offset of the next instruction (after inline caches), the argument."""
+    """The input of a decoder: the code, the byte offset of the next instruction (after inline caches), the argument."""
 
     code: CodeType
     next: int
@@ -33,7 +33,7 @@ class Jump(int):
 
 
 class Op(NamedTuple):
-    """One row of a version's opcode table: the handler, and how the raw argument is decoded."""
+    """One row of a version's opcode table: the handler, and the function that decodes the raw argument."""
 
     handler: Handler
     decode: Callable[[Site], Any]
@@ -56,7 +56,7 @@ class Decoded:
         instructions: (handler, argument) by index.
         names, raw: opcode names and raw arguments by index.
         offsets: byte offset of each instruction (of its first EXTENDED_ARG).
-        targets: where an instruction may jump to, by index.
+        targets: index of an instruction -> index of its jump target.
         handlers: exception table rows, by start.
         attributes, free: the code's `co_names` and `co_freevars`.
         live, joins: cached results of `liveness` and `postdominators`.
@@ -110,7 +110,7 @@ class Decoded:
         return op.handler, value
 
     def units(self, index: int) -> int:
-        """The position of an instruction as CPython pushes it for RERAISE: code units, behind any EXTENDED_ARG."""
+        """The position of an instruction as CPython pushes it for RERAISE: in code units, after any EXTENDED_ARG."""
         prefixes = 0
         raw = self.raw[index] >> 8
         while raw:

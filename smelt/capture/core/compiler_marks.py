@@ -1,7 +1,7 @@
-"""Marks that users of torch.compile leave on functions (`torch.compiler.disable` and its kin), read without its import.
+"""Reads torch.compile's marks on functions (`torch.compiler.disable` and others) without importing torch's compiler.
 
-They are attributes of functions, or sets of identities in a module of torch's compiler that has been imported if they
-are used.
+A mark is an attribute of the function, or its identity in a set of a module of torch's compiler; the code that adds it
+there has imported that module.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from smelt.capture import _native as native
 
 
 class _UnlessExported:
-    """True unless `torch.export` runs: torch.compile calls what smelt has compiled, whereas an export traces into
-    it."""
+    """A value that is true unless `torch.export` runs: torch.compile calls functions that smelt has compiled, whereas
+    an export traces into them."""
 
     def __bool__(self) -> bool:
         return not torch.compiler.is_exporting()
@@ -32,8 +32,8 @@ class _UnlessExported:
 UNLESS_EXPORTED = _UnlessExported()
 
 FOR_TORCH_ALONE = "smelt has compiled it"
-"""torch.compile's reason to skip a function that smelt compiles; smelt ignores it, since `functools.wraps` copies
-marks."""
+"""The reason, stored on a function that smelt compiles, why torch.compile skips it. smelt ignores this reason:
+`functools.wraps` copies it to other functions."""
 
 
 def disabled(function: object) -> str | None:
@@ -55,14 +55,14 @@ REGION_CODES: set[CodeType] = set()
 
 
 def compiled_here(function: object) -> bool:
-    """Whether `smelt.compile` made the function. Its attributes prove nothing: `functools.wraps` copies them to
-    others."""
+    """Whether `smelt.compile` made the function. Its code decides, because `functools.wraps` copies attributes to other
+    functions."""
     function = function.__func__ if isinstance(function, MethodType) else function
     return isinstance(function, FunctionType) and function.__code__ in REGION_CODES
 
 
 _WRAPPERS = os.path.join("torch", "_dynamo", "eval_frame.py")
-"""The file with the code of torch.compile's wrappers; attributes prove nothing, since `functools.wraps` copies them."""
+"""The file of torch.compile's wrappers. Its name identifies them, because `functools.wraps` copies attributes."""
 
 
 def compiled_elsewhere(function: FunctionType) -> bool:
@@ -74,8 +74,8 @@ def compiled_elsewhere(function: FunctionType) -> bool:
 
 
 def hidden_by_torch(function: FunctionType) -> bool:
-    """Whether torch has disabled a function of its optimizers for torch.compile, as it does at that compiler's first
-    use."""
+    """Whether torch has disabled a function of its optimizers for torch.compile, which it does when that compiler is
+    first used."""
     attributes = function.__dict__
     ours = attributes.get("_torchdynamo_disable") and module_name(function.__module__).startswith("torch.optim")
     wraps = "_torchdynamo_orig_callable" in attributes
@@ -110,7 +110,7 @@ _TAGGING = os.path.join("torch", "_dynamo", "mutation_guard.py")
 
 
 def original_module(module: Any) -> object:
-    """The module that torch.compile wrapped in this one; None if it wrapped none."""
+    """The module that torch.compile wrapped in `module`; None if `module` is not such a wrapper."""
     elsewhere = sys.modules.get("torch._dynamo.eval_frame")
     if elsewhere is None or type(module) is not getattr(elsewhere, "OptimizedModule", None):
         return None
@@ -118,7 +118,8 @@ def original_module(module: Any) -> object:
 
 
 def respect(function: FunctionType) -> None:
-    """Let a disabled function run uncompiled, and all that it calls, unless the mark says that only itself is meant."""
+    """Let a disabled function and every function that it calls run uncompiled. If the mark has `recursive=False`, only
+    the function itself does."""
     if getattr(function, "_torchdynamo_disable_recursive", False):
         native.quiet(function.__code__)
     inner = getattr(function, "_torchdynamo_orig_callable", None)
@@ -127,12 +128,12 @@ def respect(function: FunctionType) -> None:
 
 
 def is_constant_result(function: FunctionType) -> bool:
-    """`torch.compiler.assume_constant_result` marked it."""
+    """Whether `torch.compiler.assume_constant_result` marked the function."""
     return "_dynamo_marked_constant" in function.__dict__
 
 
 def is_allowed(function: object) -> bool:
-    """`torch.compiler.allow_in_graph` marked it."""
+    """Whether `torch.compiler.allow_in_graph` marked the function."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is None or module_name(getattr(function, "__module__", None)).startswith("torch."):
         return False
@@ -141,8 +142,8 @@ def is_allowed(function: object) -> bool:
 
 
 def quiet_wrappers() -> None:
-    """Leave alone the code that all functions under `torch.compiler.disable` share, once its module has been
-    imported."""
+    """Exclude from compilation the wrapper code that all functions under `torch.compiler.disable` share, if its module
+    has been imported."""
     module = sys.modules.get("torch._dynamo.eval_frame")
     if module is not None and hasattr(module, "DisableContext"):
         _quiet_wrapper(vars(module)["DisableContext"])
@@ -156,10 +157,10 @@ def _quiet_wrapper(context: Any) -> None:
 
 
 def asks_of_no_tensor(fn: Callable[..., object], args: Sequence[object]) -> bool:
-    """Whether transformers asks if `None` is a tensor that is being traced.
+    """Whether a call is `is_tracing(None)` of transformers.
 
-    It asks before it reads the values of a padding mask, which a graph does not know. Where there is no mask, the
-    answer yes would make models build masks (without content, or of what `is_causal` says) that eager does without.
+    transformers calls `is_tracing` before it reads the values of a padding mask, which are unknown to a graph. Without
+    a padding mask, the result True would make models build masks (empty or causal ones) that eager does not build.
     """
     return (
         len(args) == 1

@@ -1,8 +1,8 @@
-"""Phi values: what a variable, attribute or dictionary item holds after a branch whose two arms leave different values.
+"""Phi values: values of a variable, attribute or dictionary item that differ between the two arms of a branch.
 
-`skip = True` in one arm leaves a phi value behind, or a cache that only one arm fills. The program may ask for its
-truth, which is another branch on the same condition, and let it leave the frame. Every other use ends the graph before
-the branch.
+`skip = True` in only one arm makes `skip` a phi value, and so does a cache that only one arm fills. The program may
+test a phi value's truth, which is another branch on the same condition, or let it leave the frame. Every other use ends
+the graph before the branch.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ ASKING = frozenset(
 """Instructions that only ask for the truth of the value on top of the stack."""
 
 HANDING_ON = frozenset({"STORE_FAST", "RETURN_VALUE", "POP_TOP", "UNARY_NOT"})
-"""Instructions that also accept an answer (of `torch.equal`, say) unread."""
+"""Instructions that may also take an unknown bool result (for example of `torch.equal`), since they do not read it."""
 
 
 class PhiValue:
-    """`true` where the condition holds, else `false`; NULL: that arm leaves nothing there.
+    """A value that is `true` where the condition is true, else `false`; NULL means that the arm leaves no value.
 
     Attributes:
-        given: the graph output for the arm that leaves a tensor; the graph gives None in the other arm.
-        born: the captured frame's instruction that the branch belongs to.
-        asked: the function that returned this True or False; None: the value comes from a branch.
+        given: the graph output with the tensor of the arm that leaves one; the graph returns None in the other arm.
+        born: number of the captured frame's instruction that contains the branch, counted from the frame's start.
+        asked: name of the function that returned this bool; None if the value comes from a branch.
     """
 
     __slots__ = ("condition", "true", "false", "given", "born", "asked")
@@ -44,16 +44,16 @@ class PhiValue:
 
     @property
     def plain(self) -> bool:
-        """Both are plain data, which no arm can have changed."""
+        """Whether both values are plain immutable data, which neither arm can have changed."""
         return is_plain(self.true) and is_plain(self.false)
 
     @property
     def optional(self) -> bool:
-        """One of the arms leaves nothing in this location."""
+        """Whether one of the arms leaves no value in this location."""
         return self.true is NULL or self.false is NULL
 
     def read(self, *args: object, **kwargs: object) -> Any:
-        """The value itself is needed: restart the capture and end its graph before the branch."""
+        """Restart the capture and end its graph before the branch, because the value itself is needed."""
         if self.asked is not None:
             raise Restart(self.born, unanswered(self.asked))
         raise Restart(
@@ -71,7 +71,7 @@ class PhiValue:
 
 
 def unanswered(asked: str) -> Break:
-    """The break where the truth of tensors' values is used as a number or as an object."""
+    """The break where a bool computed from tensors' values is used as a number or as an object."""
     return Break(
         f"{asked} needs the values of tensors",
         "only a branch, or who gets the result, can take an answer that the graph computes",
@@ -80,15 +80,15 @@ def unanswered(asked: str) -> Break:
 
 
 def is_plain(value: object) -> bool:
-    """Data that cannot be changed."""
+    """Whether the value is immutable data without symbols."""
     return type(value) in LEAVES and not isinstance(value, SYMBOLIC)
 
 
 def refuse_undecided(f: Any) -> None:
-    """Check, after an instruction, that a phi value is on top of the stack only for a question about its truth.
+    """Check, after an instruction, that the next one may take a phi value on top of the stack without reading it.
 
     Raises:
-        Restart: the next instruction uses it for something else.
+        Restart: the next instruction needs the phi value itself.
     """
     if f.stack and type(f.stack[-1]) is PhiValue and f.decoded.names[f.pc] not in ASKING:
         if f.stack[-1].asked is None or f.decoded.names[f.pc] not in HANDING_ON:

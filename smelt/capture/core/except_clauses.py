@@ -1,5 +1,4 @@
-"""Which `except`, `finally` and `with` around an instruction handle an error, by the exception table and its
-handlers."""
+"""Static search for the `except`, `finally` and `with` around an instruction that handle an error."""
 
 from __future__ import annotations
 
@@ -12,20 +11,21 @@ Errors = tuple[type[BaseException], ...]
 
 
 def acts_on(frame: Frame, index: int, errors: Errors, excepts: bool = False, but: Errors = ()) -> bool:
-    """Whether one of these errors, raised at an instruction, runs code of the program in this frame.
+    """Whether one of these errors, raised at an instruction, would run an exception handler of the program in this
+    frame.
 
     Args:
-        excepts: count only clauses that catch the error, not `finally` and `with`, which pass it on.
-        but: clauses that also catch one of these errors do not count.
+        excepts: consider only clauses that catch the error, not `finally` and `with`, which pass it on.
+        but: ignore clauses that also catch one of these errors.
     """
     decoded = frame.decoded
     row = decoded.handler_at(index)
     if row is None:
         return False
     names, at = decoded.names, row.target
-    if names[at] == "CLEANUP_THROW":  # in `yield from`: the handler only serves the delegation
+    if names[at] == "CLEANUP_THROW":  # in `yield from`: not a handler of the program
         return acts_on(frame, at, errors, excepts, but)
-    if names[at] != "PUSH_EXC_INFO":  # leaves a clause, a comprehension or a generator's body
+    if names[at] != "PUSH_EXC_INFO":  # the end of a clause, a comprehension or a generator's body
         return acts_on(frame, names.index("RERAISE", at), errors, excepts, but)
     at += 1
     while True:
@@ -46,8 +46,8 @@ _NAMING = frozenset({"LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_ATTR", "BUI
 
 
 def _may_be(frame: Frame, index: int, errors: Errors, but: Errors) -> bool:
-    """Whether an instruction loads something that may be one of the errors' classes, as an `except` clause would name
-    it."""
+    """Whether an instruction of an `except` clause loads an object that may be the class, or a base, of one of the
+    errors."""
     decoded = frame.decoded
     if decoded.names[index] == "BUILD_TUPLE":
         return False

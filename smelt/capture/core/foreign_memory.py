@@ -1,5 +1,4 @@
-"""Objects of `ctypes` and weak proxies: they show memory or objects that others may change, so the graph ends at
-them."""
+"""Reads through `ctypes` objects and weak proxies end the graph, because other code may change the memory or object."""
 
 from __future__ import annotations
 
@@ -12,17 +11,17 @@ from smelt.base.class_tables import classes, isinstance
 from smelt.capture.core.breaks import Break
 
 _Data: Any = ctypes.c_int.__mro__[-2]
-"""The base class of all of them."""
+"""The base class of all `ctypes` data types (`ctypes._CData`)."""
 
 _PROXIES = classes(*weakref.ProxyTypes)
-"""Weak proxies, which show another object in the same way."""
+"""Types of weak proxies, which give access to another object."""
 
 
 def refuse_windows(values: Iterable[object]) -> None:
-    """End the graph where one of these values shows such memory.
+    """End the graph if one of these values is a `ctypes` object or a weak proxy.
 
     Raises:
-        Break: one does.
+        Break: one of them is.
     """
     for value in values:
         if type(value) in _PROXIES:
@@ -34,10 +33,10 @@ def refuse_windows(values: Iterable[object]) -> None:
 
 
 def refuse_fields(obj: object, name: str) -> None:
-    """End the graph where an attribute is a field of a `ctypes` structure.
+    """End the graph if an attribute is a field of a `ctypes` structure or union.
 
     Raises:
-        Break: it is.
+        Break: the attribute is such a field.
     """
     if isinstance(obj, (ctypes.Structure, ctypes.Union)) and any(name == field[0] for field in _fields(type(obj))):
         refuse_windows((obj,))

@@ -19,11 +19,12 @@ from smelt.capture.core.sources import Source
 Callers: TypeAlias = "tuple[Callers, At] | None"
 RETURN = object()
 YIELD = object()
-"""The value that a handler returns if the frame stops."""
+"""The value that an opcode's handler returns if a generator's frame yields."""
 
 
 OUTER = object()
-"""On the stack below a handled exception: what the frame's caller was handling, if anything."""
+"""Stack element below a handled exception if the frame itself handled no other: it represents the exception, if one
+exists, that the frame's caller handles."""
 
 
 class Unread:
@@ -39,14 +40,14 @@ class Frame:
     """Variables and stack of one activation of a code object.
 
     Attributes:
-        locals: CPython's localsplus: variables, cells, free variables; NULL where unset.
+        locals: CPython's localsplus: variables, cells, free variables; NULL for those without a value.
         pc: index of the next instruction.
         handled: the exceptions being handled, innermost last.
-        handled_at: for each of them, the stack index of the exception that was handled before it.
-        kw_names: names for the next CALL (3.11, 3.12).
-        callers: the locations of its callers at the time of the call, innermost first.
-        value: what the frame returned or yielded last.
-        catching: whether its clauses take errors of an operation at an instruction, see `fallible_ops`.
+        handled_at: for each handled exception, the stack index of the exception that was handled before it.
+        kw_names: names of the keyword arguments of the next CALL (3.11, 3.12).
+        callers: the locations of the frame's callers at the time of the call, innermost first.
+        value: the value that the frame returned or yielded last.
+        catching: cached answers whether the frame's clauses catch errors of an operation, see `fallible_ops`.
     """
 
     __slots__ = (
@@ -79,13 +80,13 @@ class Frame:
         self.catching: dict[tuple[Any, ...], bool] = {}
 
     def release(self) -> None:
-        """Drop the references to the program's objects: the capture is over."""
+        """Drop the references to the program's objects, at the end of the capture."""
         self.locals, self.stack, self.closure, self.handled = [], [], (), []
         self.function = self.value = self.generator = None
 
     @property
     def at(self) -> At:
-        """The location of the instruction that runs now."""
+        """The location of the present instruction in the user's code."""
         return At(self.code, self.decoded.offsets[max(self.pc - 1, 0)])
 
 
@@ -114,7 +115,7 @@ def bind(
     """The localsplus of a call, as CPython fills it.
 
     Args:
-        defaults, kwdefaults: the function's, already read through their sources.
+        defaults, kwdefaults: the function's default values, already read through their sources.
 
     Raises:
         UserError: TypeError, when the arguments do not fit.
@@ -178,8 +179,8 @@ _STAR = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 def arguments_in(function: FunctionType, slots: Args) -> tuple[Args, Kwargs]:
-    """The slots in which the call passed arguments, without those that got defaults: the arguments' sources are to be
-    read."""
+    """Reconstruct the call's arguments (positional, keyword) from the slots of a frame; slots that got defaults are
+    left out."""
     code = function.__code__
     count, total = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
     more = slots[total] if code.co_flags & inspect.CO_VARARGS else ()

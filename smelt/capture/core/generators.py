@@ -1,4 +1,4 @@
-"""Generators of the captured program: iterators whose bodies are interpreted, so that C code can consume them, too."""
+"""Generators of the captured program: iterators that interpret the generator's body, also if C code consumes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smelt.capture.core.interface import Interpreter
 
 
 def _made(kind: object, value: object, traceback: object) -> BaseException:
-    """The exception that `throw` raises, made from its arguments as Python does."""
+    """The exception that `throw` raises: an instance, or one made from a class and a value as in Python."""
     if traceback is not None and type(traceback) is not types.TracebackType:
         raise TypeError("throw() third argument must be a traceback object")
     if isinstance(kind, type) and issubclass(kind, BaseException):
@@ -52,7 +52,7 @@ class TracedGenerator:
         return self.send(None)
 
     def send(self, value: object) -> object:
-        """Resume with a value; returns what is yielded next.
+        """Resume the body with a value; returns the next yielded value.
 
         Raises:
             StopIteration: the body returned.
@@ -68,9 +68,9 @@ class TracedGenerator:
     def throw(
         self, kind: BaseException | type[BaseException], value: BaseException | None = None, traceback: object = None
     ) -> object:
-        """Resume by raising an exception at the yield."""
+        """Resume the body by raising an exception at the yield; returns the next yielded value."""
         error = _made(kind, value, traceback)
-        before, self.done = self.done, True  # unless the body handles it and goes on
+        before, self.done = self.done, True  # unless the body handles the exception and yields
         self.vm.work += 1
         try:
             if before or not self.started:
@@ -124,4 +124,4 @@ GENERATOR_METHODS: dict[object, Callable[..., object]] = {
     TracedGenerator.__next__: types.GeneratorType.__next__,
     TracedGenerator.__iter__: types.GeneratorType.__iter__,
 }
-"""Methods of a traced generator, and the methods of a real generator that the program sees in their place."""
+"""Method of a traced generator -> the method of a real generator that the program sees in its place."""

@@ -1,4 +1,4 @@
-"""What handlers see of the interpreter and of the objects that it owns; folders above this one implement them.
+"""Protocols of the interpreter and of the objects that it owns; other folders of capture implement them.
 
 A handler takes an `Interpreter`, or the narrower object that it needs. The docstring of each protocol names the class
 that implements it; mypy compares the two where the interpreter is made.
@@ -36,11 +36,11 @@ T = TypeVar("T")
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-"""The arguments of a call that the program makes."""
+"""The keyword arguments of a call that the program makes."""
 
 
 class Copies(Protocol):
-    """Copies of containers that C code was given, and what they are copies of (`python.container_copies.Copies`)."""
+    """Copies of containers that were passed to C code, with their originals (`python.container_copies.Copies`)."""
 
     def own(self, value: object) -> Any:
         """The container that the value is a copy of; any other value unchanged."""
@@ -74,10 +74,10 @@ class Mirror(Protocol):
 
     @property
     def changed(self) -> bool:
-        """True when the program wrote to it."""
+        """Whether the program wrote to the container."""
 
     def lost(self) -> list[object]:
-        """The values that the program removed from it."""
+        """The values that the program removed from the container."""
 
 
 class ClassDict(Protocol):
@@ -88,10 +88,10 @@ class ClassDict(Protocol):
     views: list[MappingProxyType[str, Any]]
 
     def view(self) -> MappingProxyType[str, Any]:
-        """A new view of the content, as the class's `__dict__` gives."""
+        """A new view of the content, as the class's `__dict__` returns."""
 
     def write(self, name: str, value: object, anew: bool) -> None:
-        """The program set an attribute of the class, or removed it."""
+        """Record that the program set an attribute of the class, or removed it."""
 
 
 class Effects(Protocol):
@@ -116,16 +116,16 @@ class Effects(Protocol):
     def copies(self) -> Copies: ...
 
     def store(self, kind: str, target: object, name: str, value: object) -> None:
-        """Record a write to an external object (DELETED: a removal)."""
+        """Record a write to an external object; the value DELETED records a removal."""
 
     def store_variable(self, variables: dict[str, object], name: str, value: object) -> None:
         """Record a write to a module's variable."""
 
     def variable(self, module: ModuleType, name: str) -> Any:
-        """The value that the program has written to a module's variable; None: it has not written one."""
+        """The value that the program has written to a module's variable; None if it has written none."""
 
     def delete(self, kind: str, target: object, name: str) -> None:
-        """Record a removal."""
+        """Record the removal of an attribute, variable or item of an external object."""
 
     def defer(self, fn: Callable[..., object], args: Args, kwargs: Kwargs, at: At | None = None) -> None:
         """Defer a call until the graph has run; `at`: the location that a function which inspects its caller must
@@ -135,19 +135,19 @@ class Effects(Protocol):
         """Defer a warning until the graph has run."""
 
     def make(self, handle: object) -> None:
-        """Have residual code make an object, unless it was removed by then."""
+        """Let residual code make an object that the captured frame made, unless the program has removed it."""
 
     def mirror(self, value: object) -> Any:
-        """The stand-in of an external container, with all its items read; anything else unchanged."""
+        """The mirror of an external container, with all items read and guarded; any other value unchanged."""
 
     def append(self, container: list[object], value: object) -> None:
         """`container.append(value)`"""
 
     def untouched(self, container: object) -> bool:
-        """Whether the external container was neither written nor mirrored."""
+        """Whether the program has not written to the external container, and it has no mirror."""
 
     def pending(self) -> bool:
-        """Whether some external object is not yet as the program left it."""
+        """Whether effects are pending: some external object does not yet have the state that the program gave it."""
 
     def containers_changed(self) -> bool:
         """Whether the program wrote to an external container."""
@@ -168,10 +168,10 @@ class Effects(Protocol):
         """One item of an external dict that has the key."""
 
     def has_key(self, value: dict[object, object], source: Source, key: object) -> bool:
-        """Whether an external dict has the key, with the guard."""
+        """Whether an external dict has the key, with a guard on the answer."""
 
     def outside(self, key: object) -> Any:
-        """A key of the program as it is in an external dict."""
+        """The key of an external dict for a key of the program."""
 
     def refuse_opaque(self, fn: object, values: Iterable[object]) -> None:
         """End the graph if C code would read unguarded content of external objects."""
@@ -190,10 +190,10 @@ class Effects(Protocol):
         """The same value with mirrors in place of external containers."""
 
     def plain_all(self, values: Iterable[object]) -> Args:
-        """Each value as `plain` gives it; objects that occur in several values still do."""
+        """The result of `plain` for each value; an object that occurs in several values is replaced by one object."""
 
     def opened(self, container: object) -> AbstractContextManager[None]:
-        """Marks the container as being iterated; iterating it inside, because it contains itself, ends the graph."""
+        """Context of an iteration of the container; a nested iteration of it (it contains itself) ends the graph."""
 
 
 class Compared(Protocol):
@@ -203,19 +203,19 @@ class Compared(Protocol):
         """`left is right`, guarded."""
 
     def guard_distinct(self, one: object, other: object) -> None:
-        """Guard that these are two objects: the program has asked whether they are one."""
+        """Guard that these are two objects, because the program has compared their identities."""
 
     def read_nan(self, value: object, source: Source) -> None:
         """Note an external NaN; guards accept any other NaN until `ask_nan`."""
 
     def ask_nan(self, *values: object) -> None:
-        """If all of these are NaN, the program depends on which objects they are: guard that."""
+        """If all of these are NaN, guard their identities, because the program depends on them."""
 
     def nan_source(self, value: object) -> Source | None:
-        """The source of this NaN object."""
+        """The source of an external NaN object; None for any other value."""
 
     def foreign(self, keys: Iterable[object]) -> None:
-        """An external dictionary is copied: guard which objects its keys are."""
+        """Guard the identities of the keys of an external dictionary that is copied."""
 
     def note(self, value: object, hashed: bool = True) -> None:
         """Guard everything that distinguishes the value from others."""
@@ -225,13 +225,13 @@ class Compared(Protocol):
 
 
 class Finalizers(Protocol):
-    """Objects whose death runs code of the program (`python.finalizers.Finalizers`)."""
+    """Objects that run code of the program when they die (`python.finalizers.Finalizers`)."""
 
     allowed: bool
     owned: list[tuple[Any, Any]]
 
     def begin(self, given: Iterable[object]) -> None:
-        """Record the variables, stack elements and handled exceptions with which the frame starts."""
+        """Record the variables, stack elements and handled exceptions that exist when the frame starts."""
 
     def add(self, value: object) -> None:
         """Record an external object that the frame refers to, or may change."""
@@ -261,10 +261,10 @@ class Observed(Protocol):
     targets: set[Any]
 
     def add(self, vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> None:
-        """A call was deferred."""
+        """Record a deferred call."""
 
     def look(self, target: object) -> None:
-        """The program reads an external object or a variable: a deferred call that may change it ends the graph."""
+        """End the graph before a read of an external object or variable if a deferred call may change it."""
 
 
 class Guards(Protocol):
@@ -276,7 +276,7 @@ class Guards(Protocol):
         """The index of a source among the fetches; equal sources share one."""
 
     def has(self, source: Source) -> bool:
-        """Whether the source is fetched, so that what the capture read of it is checked."""
+        """Whether the source is fetched, so that guards check the reads of its value."""
 
     def check(self, source: Source, kind: int, operand: object) -> None:
         """Add a check on the value of a source, unless it is there already."""
@@ -294,20 +294,20 @@ class Guards(Protocol):
         """Guard that `fn` of the values of these sources is true (evaluated in Python: for rare cases)."""
 
     def together(self, fn: Callable[..., bool], source: Source) -> None:
-        """Guard that `fn` of the values of all sources that were given for it is true."""
+        """Add the source to those of `fn`, and guard that `fn` of the values of all of them is true."""
 
     def state(self, state: tuple[object, ...]) -> None:
-        """Guard that the ambient modes are what `native.state()` gave."""
+        """Guard that the ambient modes equal `state`, a result of `native.state()`."""
 
     def flag(self, fn: Callable[..., object], args: Args, value: object) -> None:
         """Guard that a setting of the process or the thread, `fn(*args)`, stays the same."""
 
     def finish(self, outputs: Iterable[int]) -> native.Guards:
-        """The guards in evaluable form; `outputs` are the fetches that residual code needs."""
+        """The guards in the form that C evaluates; `outputs` are the fetches that residual code needs."""
 
 
 class Profile(Protocol):
-    """Which sizes and numbers the entries of one compile site have seen (`guards.dynamic_shapes.SiteProfile`)."""
+    """The sizes and numbers that the entries of one compile site have seen (`guards.dynamic_shapes.SiteProfile`)."""
 
     classes: Any
     unsteady: set[Site]
@@ -334,19 +334,19 @@ class Sizes(Protocol):
         """The symbol of a number that has changed between calls; None when it is static."""
 
     def specialized(self) -> int:
-        """The number of facts so far that hold for the example's sizes only."""
+        """The number of facts so far that are true only for the example's sizes."""
 
     def guard(self, guards: Any) -> None:
         """Add the checks that the symbols need."""
 
     def origin(self, symbol: Symbol | Real) -> tuple[Source, Source]:
-        """The input that carries a symbol, and the source of the number itself."""
+        """The source of the input that contains a symbol, and the source of the number itself."""
 
     def expression(self, size: IntLike, fetched: Callable[[Source], str], read: Callable[[object], str]) -> str:
-        """Python source of a size in residual code."""
+        """The Python expression of a size in residual code."""
 
     def real_expression(self, real: Real, fetched: Callable[[Source], str], read: Callable[[object], str]) -> str:
-        """Python source of a floating-point number in residual code."""
+        """The Python expression of a floating-point number in residual code."""
 
 
 class GraphInput(Protocol):
@@ -364,16 +364,16 @@ class Speculation(Protocol):
     assume_values: bool
 
     def value(self, tensor: TraceTensor) -> torch.Tensor | None:
-        """A real tensor with the known or assumed values of `tensor`; None: they stay unknown."""
+        """A real tensor with the known or assumed values of `tensor`; None if they stay unknown."""
 
     def count(self, mask: TraceTensor) -> int | None:
-        """The number of nonzero elements of `mask`."""
+        """The known or assumed number of nonzero elements of `mask`; None if it stays unknown."""
 
     def preferring_reads(self) -> AbstractContextManager[None]:
         """Context in which values that are not the same at all calls stay unknown."""
 
     def finish(self) -> None:
-        """Add the guard on everything that was assumed."""
+        """Add the guard on all assumed values."""
 
 
 class Read(Protocol):
@@ -397,14 +397,15 @@ class Reads(Protocol):
         """Whether the tensor belongs to the graph and still has the value that was read."""
 
     def exposed(self, number: object) -> tuple[TraceTensor, int | None]:
-        """A tensor that carries a number at the end of the graph, and in which dimension."""
+        """A tensor that contains a number at the end of the graph, and the dimension whose size the number is, None if
+        it is the tensor's value."""
 
 
 class Runner(Protocol):
     """Runs torch callables on trace tensors (`tensors.trace_call.Runner`)."""
 
     def run(self, target: object, args: Args, kwargs: Mapping[str, object]) -> Any:
-        """The call's result; the warnings that it gave become the program's."""
+        """The call's result; the call's warnings become warnings of the program."""
 
     def attempt(self, target: object, args: Args, kwargs: Mapping[str, object]) -> tuple[Any, list[TraceTensor]]:
         """The call's result, and the tensors that it wrote to."""
@@ -430,10 +431,10 @@ class Numbers(Protocol):
         """The nodes of numbers so far."""
 
     def restore(self, known: dict[str, fx.Node]) -> None:
-        """Remove from the graph the numbers that were computed since `known`; inputs stay."""
+        """Remove from the graph the numbers computed since `known` was taken; inputs stay."""
 
     def __call__(self, number: object) -> Any:
-        """A number unchanged if it is plain, else the node that computes it."""
+        """The node that computes a symbolic number; a plain number unchanged."""
 
 
 class Inference(Protocol):
@@ -447,9 +448,9 @@ class Inference(Protocol):
 
 
 class Tensors(Protocol):
-    """The tensors of a capture, the graph that makes them, its inputs (`tensors.tensors.Tensors`).
+    """The tensors of a capture, the graph that makes them, and the graph's inputs (`tensors.tensors.Tensors`).
 
-    Lives as long as the graph that it builds; a function under a transform (`torch.func`) has its own.
+    The object lives as long as its graph is built; a function under a transform (`torch.func`) has another one.
     """
 
     branches: bool
@@ -511,16 +512,17 @@ class Tensors(Protocol):
         """A number at `source` that may differ at the next call, as an input of the graph."""
 
     def given(self, value: object, source: Source) -> fx.Node:
-        """Another external object as an input, for a node whose function runs uncaptured."""
+        """The input for an external object that is no tensor or number; a node whose function runs uncaptured takes
+        it."""
 
     def prologue_input(self, value: object, source: Source, number: Size | Real | None) -> fx.Node:
         """A tensor or number computed by the prologue, as an input of the graph."""
 
     def is_input_memory(self, tensor: TraceTensor) -> bool:
-        """Whether the tensor is in the memory of an input."""
+        """Whether the tensor shares the memory of an input."""
 
     def forbid_writes(self, tensor: TraceTensor) -> None:
-        """Forbid writes to the tensor: it shares its memory with something that the graph does not know."""
+        """Forbid writes to the tensor, because it shares memory with an object that the graph does not know."""
 
     def own(self, tensor: TraceTensor, node: fx.Node) -> None:
         """Record that the node makes the tensor."""
@@ -532,8 +534,8 @@ class Tensors(Protocol):
         """Whether a node makes this value, in this graph or in an outer one."""
 
     def refuse_inner(self, value: object) -> None:
-        """End the graph at a tensor from inside a transformed function: it stands for a batch, or carries
-        derivatives."""
+        """End the graph if a tensor that belongs to a function under a transform (`torch.func`) is used outside of
+        it."""
 
     def run(self, target: object, args: Args, kwargs: Mapping[str, object], method: str | None = None) -> Any:
         """Run a torch callable on trace tensors; if it made or changed a tensor, record a node."""
@@ -552,10 +554,10 @@ class Tensors(Protocol):
         """Record a call that has run, unless its effects are invisible; returns its result."""
 
     def check(self, fact: Assumed, text: str, error: str) -> None:
-        """The program asserts a fact about a number: record the check, which raises `error`."""
+        """Record a check of a fact about a number, which the program asserts; if it fails, it raises `error`."""
 
     def record_boundary(self, target: EagerBoundary, args: Args) -> None:
-        """Record a cut point without results."""
+        """Record an eager boundary without results."""
 
     def note_used_up(self, nodes: Iterable[object]) -> None:
         """Record that a backward has used these autograd nodes."""
@@ -588,7 +590,7 @@ class Tensors(Protocol):
         metas: tuple[object, ...],
         outputs: list[TraceTensor],
     ) -> None:
-        """Replace the nodes of a branch's two arms by one node; `outputs` are the tensors that it gives."""
+        """Replace the nodes of a branch's two arms by one node; `outputs` are the tensors that it returns."""
 
     def refuse_cut(self, what: str) -> None:
         """End the graph where it cannot be cut: in a checkpoint, transform or branch, or after gradients."""
@@ -615,7 +617,8 @@ class Ambient(Protocol):
     def names_devices(self) -> bool: ...
 
     def begin(self, inference: bool, gradients: bool) -> None:
-        """Note the initial modes: inference mode, and whether gradients are enabled, maybe inside of it."""
+        """Record the initial modes: inference mode, and whether gradients are enabled (possible in inference mode,
+        too)."""
 
     def switch_device(self, fn: Callable[..., object], args: Args) -> None:
         """Run a function that switches the default device."""
@@ -639,10 +642,10 @@ class Ambient(Protocol):
         """Begin a mode that is no region of the graph; regions opened from here on are closed before the mode ends."""
 
     def begin_enclosing_grad_mode(self, graph: fx.Graph, gradients: bool) -> None:
-        """The same for a mode that switches gradients on or off."""
+        """Begin a mode that is no region of the graph and that switches gradients on or off."""
 
     def end_enclosing_mode(self, graph: fx.Graph) -> None:
-        """The end of the mode that `begin_enclosing_mode` began."""
+        """End the mode that `begin_enclosing_mode` or `begin_enclosing_grad_mode` began."""
 
     def close(self, graph: fx.Graph) -> None:
         """Leave every region that is open in the graph."""
@@ -651,7 +654,7 @@ class Ambient(Protocol):
         """Whether the modes differ from the initial ones."""
 
     def restore(self) -> None:
-        """Undo the switches on this thread; the capture is over."""
+        """Undo the switches on this thread, at the end of the capture."""
 
 
 class PrologueInputs(Protocol):
@@ -663,16 +666,17 @@ class PrologueInputs(Protocol):
         """Arguments of a tensor operation, with prologue values replaced by numbers and tensors."""
 
     def number(self, value: PrologueValue) -> Any:
-        """A number as an argument of a tensor operation: an input of the graph."""
+        """The input of the graph that represents a number as an argument of a tensor operation."""
 
     def needs(self, names: Iterable[str]) -> bool:
-        """The program, or a later stage, needs these numbers: whether another attempt can assume their values."""
+        """Record that the program or a later stage needs these numbers; whether another attempt can assume their
+        values."""
 
     def origins(self) -> list[Origin]:
         """The origins of the prologue numbers that became inputs of the graph."""
 
     def named(self, number: object) -> PrologueValue | None:
-        """The prologue value of a number among the graph's inputs."""
+        """The prologue value of a number that is an input of the graph; None if it is no such number."""
 
     def tensor(self, value: object) -> Any:
         """A tensor computed by the prologue, as an input of the graph."""
@@ -681,7 +685,7 @@ class PrologueInputs(Protocol):
         """The prologue value of a tensor; None if the prologue does not make it."""
 
     def condition(self, value: PrologueValue) -> TraceTensor:
-        """The truth of a value as a tensor, for a branch."""
+        """A tensor with the truth of a value, as the condition of a branch."""
 
 
 class Prologue(Protocol):
@@ -699,19 +703,19 @@ class Prologue(Protocol):
     def ops(self) -> Sequence[Any]: ...
 
     def external(self, array: ndarray, source: Source) -> PrologueValue:
-        """An external array: read at each call; its shape and dtype are guarded."""
+        """The prologue value of an external array, which is read at each call; its shape and dtype are guarded."""
 
     def handle(self, value: object) -> Any:
         """The prologue value of an external array; any other value unchanged."""
 
     def read_from(self, value: PrologueValue) -> tuple[ndarray, Source] | None:
-        """The external array that the value is, and its source."""
+        """The external array that the value represents, and its source; None if the value is computed."""
 
     def known(self, value: PrologueValue) -> Any:
         """The plain value, assumed and guarded."""
 
     def shape(self, value: PrologueValue) -> None:
-        """Assume the value's type and shape: residual code checks them."""
+        """Assume the value's type and shape, which residual code checks."""
 
     def length(self, value: PrologueValue) -> Any:
         """`len(value)`; the length of a text is a prologue value."""
@@ -720,7 +724,7 @@ class Prologue(Protocol):
         """`list(value)`"""
 
     def shares(self, array: PrologueValue) -> None:
-        """A tensor shares memory with the array: neither may be written."""
+        """Record that a tensor shares memory with the array, so that neither may be written."""
 
     def run(self, fn: Any, args: Args, kwargs: Kwargs, method: str | None = None) -> Any:
         """Run an operation on the examples and record it; returns its result."""
@@ -744,7 +748,7 @@ class Prologue(Protocol):
         """Add the guard on the values that were assumed."""
 
     def restore(self) -> None:
-        """Restore the state of random generators: the capture ends, and nothing was drawn."""
+        """Restore the state of random generators at the end of the capture, as if nothing had been drawn."""
 
 
 class Interpreter(Protocol):
@@ -795,19 +799,19 @@ class Interpreter(Protocol):
         """Keep a value alive during the capture, because its identity is a key."""
 
     def run(self, frame: Frame) -> object:
-        """Interpret until the frame returns or yields; `frame.value` is what it gave."""
+        """Interpret until the frame returns or yields; the result is in `frame.value`."""
 
     def run_root(self, frame: Frame, stop_at: int = -1) -> Break | None:
-        """Interpret the captured frame itself."""
+        """Interpret the captured frame itself, up to instruction `stop_at`; returns the break, None if it returned."""
 
     def unwind(self, frame: Frame, error: UserError) -> None:
         """Continue at the handler that covers the present instruction, or raise out of the frame."""
 
     def close_generators(self, kept: Callable[[object], bool]) -> None:
-        """Close generators that the frame abandons inside of a `try`, where Python would when it drops them."""
+        """Close generators that the frame abandons inside of a `try`, as Python does when it drops them."""
 
     def handled(self) -> BaseException | None:
-        """The exception that the program is handling."""
+        """The exception that the program is handling; None without one."""
 
     def context(self) -> Any:
         """The context that an exception raised now would get."""
@@ -816,7 +820,7 @@ class Interpreter(Protocol):
         """The exception that the caller of the captured frame is handling, with its guard."""
 
     def external(self, value: object, source: Source) -> Any:
-        """The handle of a value that was read through `source`, with the guards that reading it takes."""
+        """The handle of a value that was read through `source`; adds the guards that reading it requires."""
 
     def check_type(self, value: object, source: Source) -> None:
         """Guard the class of an external value."""
@@ -825,7 +829,7 @@ class Interpreter(Protocol):
         """Register `value` as external."""
 
     def externals(self) -> list[Any]:
-        """All external objects, and what else the capture keeps alive."""
+        """All external objects, and the other objects that the capture keeps alive."""
 
     def source_of(self, value: object) -> Source | None:
         """The source of an external object; None for plain data and for objects that the frame made."""
@@ -837,7 +841,8 @@ class Interpreter(Protocol):
         """The source of an (inlined) function's dictionary of globals."""
 
     def root_globals(self, globals: dict[str, object]) -> None:
-        """Use these globals as the captured frame's own: guards read them from the frame and do not keep them alive."""
+        """Use these globals as those of the captured frame: guards read them from the frame and do not keep them
+        alive."""
 
     def load_global(self, frame: Frame, name: str) -> Any:
         """A global variable or builtin, as LOAD_GLOBAL finds it."""

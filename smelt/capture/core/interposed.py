@@ -1,4 +1,4 @@
-"""Functions that Python itself calls between two instructions of a program; they are not part of what is compiled.
+"""Functions that Python itself calls between two instructions of a program; they are not compiled with the program.
 
 Hooks for audits, traces and profiles are recognized in C, by the thread's state.
 """
@@ -12,12 +12,12 @@ from smelt.capture.core.interface import Args
 
 
 def comes_between(code: CodeType, slots: Args) -> bool:
-    """Whether a frame that starts is that of a finalizer, a callback of a weak reference or of the garbage collector, a
-    signal handler or the hook for errors in these."""
+    """Whether a starting frame belongs to a finalizer, a callback of a weak reference or of the garbage collector, a
+    signal handler, or the hook that reports their errors (`sys.unraisablehook`)."""
     if not slots:
         return False
     before, last = (None, *slots)[-2:]  # `len` may have been replaced by the program
-    kind = type(last)  # methods of the program's classes must not be called here
+    kind = type(last)  # a `type` that runs no method of the program
     if kind is FrameType:
         return type(before) is int
     if kind is dict:

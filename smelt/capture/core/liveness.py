@@ -1,4 +1,4 @@
-"""Which local variables a code object may still read from an instruction on: only these survive a graph break."""
+"""Liveness of local variables: those that the code may still read after an instruction survive a graph break."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def live_slots(decoded: Decoded, index: int) -> set[int]:
 
 
 _LOOKING = frozenset("set_trace _getframe currentframe f_locals tb_frame".split())
-"""Functions that may look at the variables of the frame that calls them, and attributes that show these: such a frame
-keeps all of its variables."""
+"""Functions that may inspect the variables of the calling frame, and attributes that show them. A frame whose code
+names one of them keeps all of its variables."""
 _LOOKING_OF_MODULES = {
     "builtins": frozenset("eval exec locals vars dir breakpoint".split()),
     "inspect": frozenset("stack trace".split()),
 }
-"""Functions of this kind whose names other objects have as well (`torch.stack`, `model.eval`): they count only as plain
-names and as attributes of their module.
+"""Module -> functions that may inspect the calling frame and whose names are common elsewhere (`torch.stack`,
+`model.eval`): only plain names and attributes of the module are considered.
 """
 _LOOKING_METHODS = {"pandas": frozenset("eval query".split()), "numexpr": frozenset({"evaluate"})}
-"""Library -> methods of this kind. They count only if the library is loaded: for example, layers of attention are often
-called `query` as well.
+"""Library -> methods that may inspect the calling frame. They are considered only if the library is loaded, because
+their names are common elsewhere: attention layers are often called `query`.
 """
 
 
@@ -87,7 +87,7 @@ def _accesses(decoded: Decoded, at: int) -> tuple[set[int], set[int]]:
 
 
 def successors(decoded: Decoded, at: int) -> list[int]:
-    """The instructions that may run next if this one raises nothing."""
+    """The indices of the instructions that may run next if the one at `at` raises nothing."""
     name = decoded.names[at]
     if name in _STOPS:
         return []

@@ -1,9 +1,9 @@
-"""Classes that the program makes anew at each call: compared by their class statements, other classes by identity.
+"""Classes that the program makes anew at each call: guards compare how they were made, not their identity.
 
 A class statement in a function makes another class each time, with the same bases and with functions of the same code.
-Such a class is an external object like any other: a guard compares how it was made (`Statement`), its functions and
-cells are read from it, and residual code reads it from its source. An operation that depends on more than the statement
-says (C code that gets the class, a read of its whole dictionary) makes it known by identity after all (`pin`).
+Such a class is external: a guard compares the class statement (`Statement`), functions and cells are read from the
+class, and residual code reads the class from its source. If an operation depends on more than the statement describes
+(C code that receives the class, a read of its whole dictionary), the class is guarded by identity after all (`pin`).
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from smelt.capture.core.values import FIELD, HEAP, LEAVES, is_constant, is_writt
 
 _MEMBERS = classes(types.MemberDescriptorType, types.GetSetDescriptorType)
 _CONTENT_IS_READ = classes(tuple, list, dict, set, frozenset, torch.Tensor)
-"""Their content is guarded when it is read."""
+"""Types of class attributes whose content is guarded only when it is read."""
 
 _OF_LIBRARIES = frozenset({"_abc_impl", "__dataclass_params__"})
 """Attributes in which libraries store their own data in a class."""
 
 _OF_AUTOGRAD = frozenset({"_backward_cls", "_forward_cls", "_autograd_function_id"})
-"""What torch keeps in an autograd function and in the class of its nodes: another for each. Who reads it has the class
-known by its identity (`pin_read`)."""
+"""Attributes that torch sets on an autograd function and on the class of its nodes, different for each class. If the
+program reads one, the class is guarded by identity (`pin_read`)."""
 
 _ABSTRACT = 1 << 20
 
 _repeated: set[tuple[str, str]] = set()
-"""The names of classes of which more than one was seen."""
+"""(module, qualified name) of the classes of which more than one was seen, or which the captured function makes."""
 
 
 class NotPlain(Exception):
@@ -50,8 +50,8 @@ class NotPlain(Exception):
 
 
 def is_made_anew(vm: Interpreter, cls: type, source: Source) -> bool:
-    """Whether the next call may bring another class of the same statement: the captured function makes it, or the
-    compile site has seen another one. A class that stays the same is cheaper to compare by identity."""
+    """Whether the next call may have another class of the same statement: the captured function makes it, or the
+    compile site has seen another one. All other classes are compared by identity, which is cheaper."""
     is_local = source.local or source.kind == native.CELL  # functions that are made anew have their own cells
     if not is_local or not cls.__flags__ & HEAP or _is_found(cls):
         return False
@@ -63,12 +63,12 @@ def is_made_anew(vm: Interpreter, cls: type, source: Source) -> bool:
 
 
 def note_statement(module: Any, function: str, name: Any) -> None:
-    """Note that the captured function makes a class of this name at each call."""
+    """Record that the captured function makes a class of this name at each call."""
     _repeated.add((module, f"{function}.<locals>.{name}"))
 
 
 def _is_found(cls: type) -> bool:
-    """Whether the class is found under its qualified name, and therefore the only one."""
+    """Whether the class can be looked up by its qualified name in its module, and is therefore the only one."""
     found: object = sys.modules.get(module_name(cls.__module__))
     for name in cls.__qualname__.split("."):
         found = getattr(found, "__dict__", {}).get(name)
@@ -76,7 +76,8 @@ def _is_found(cls: type) -> bool:
 
 
 class Statement:
-    """How a class was made; as a guard, whether another one was made alike. Keeps no object of the class alive."""
+    """A description of a class statement; called as a guard, it checks whether another class has an equal description.
+    It does not keep the class alive."""
 
     def __init__(self, cls: type) -> None:
         self.__name__ = f"class {cls.__qualname__}"
@@ -123,10 +124,10 @@ def _class(cls: type, inside: set[int]) -> _Is | tuple[object, ...]:
 
 
 def _describe_attribute(key: str, value: object, inside: set[int]) -> object:
-    """The description of an attribute by its class statement.
+    """The description of an attribute of a class.
 
     Raises:
-        NotPlain: the statement does not fully describe it.
+        NotPlain: the class statement does not fully describe the attribute.
     """
     kind = type(value)
     if key in _OF_LIBRARIES or key in _OF_AUTOGRAD:
@@ -144,7 +145,11 @@ def _describe_attribute(key: str, value: object, inside: set[int]) -> object:
 
 
 def _describe_object(key: str, value: Any, inside: set[int]) -> object:
-    """The same for an attribute that is neither a function nor a class."""
+    """The description of an attribute that is neither a function nor a class.
+
+    Raises:
+        NotPlain: the class statement does not fully describe the attribute.
+    """
     kind = type(value)
     if kind in _MEMBERS:
         return kind, value.__name__
@@ -162,8 +167,8 @@ def _describe_object(key: str, value: Any, inside: set[int]) -> object:
 
 
 def _scope(names: dict[str, Any]) -> object:
-    """Global variables: by identity if a module's, by content if they are the few of a function made from source
-    text."""
+    """The description of a function's globals: their identity for those of a module, their content for the few globals
+    of a function made from source text."""
     if vars(sys.modules.get(names.get("__name__", ""), object)) is names or len(names) > _MAX_SCOPE_NAMES:
         return _Is(names)
     entries = sorted((key, value) for key, value in names.items() if key != "__builtins__")
@@ -183,7 +188,8 @@ def _plain(value: object) -> tuple[type, object]:
 
 @READ(type)
 def read_class(vm: Interpreter, cls: type, source: Source) -> object:
-    """Read an external class: by its statement if each call may make it anew, else by identity."""
+    """Read an external class; the guard compares its statement if each call may make the class anew, else its
+    identity."""
     if not is_made_anew(vm, cls, source):
         vm.guards.check(source, native.IS, cls)
         return cls
@@ -210,14 +216,15 @@ def read_class(vm: Interpreter, cls: type, source: Source) -> object:
 
 
 def _guard_distinct(vm: Interpreter, description: object, source: Source) -> None:
-    """Guard the distinction between two objects of equal description: they are distinct in later calls, too."""
+    """Guard that a class or alias and those read before with an equal description are different objects."""
     for other, known in vm.python.made_classes.values():
         if known.description == description:
             vm.guards.different(vm.sources[id(other)], source)
 
 
 class _Alias:
-    """The description of a generic alias or a type variable: its kind. Its components are guarded one by one."""
+    """The description of a generic alias or a type variable: only its type, because its components have their own
+    guards."""
 
     def __init__(self, kind: type) -> None:
         self.description = kind
@@ -225,8 +232,8 @@ class _Alias:
 
 @READ(types.GenericAlias, types.UnionType, type(typing.List[int]), typing.TypeVar)  # noqa: UP006
 def read_alias(vm: Interpreter, value: object, source: Source) -> object:
-    """Read `Box[int]`, `int | str` or a type variable: by its components where each call may make it anew, else by
-    identity."""
+    """Read `Box[int]`, `int | str` or a type variable; guards compare its components if each call may make it anew,
+    else its identity."""
     names = _COMPONENTS.get(type(value))
     # the bound in `class Box[T: bound()]` is evaluated when it is read
     lazy = getattr(value, "__infer_variance__", False)
@@ -272,7 +279,7 @@ _COMPONENTS: ClassTable[tuple[str, ...]] = by_class(
 
 
 def _register(vm: Interpreter, value: object, source: Source) -> None:
-    """Register functions and classes in a class's attributes as read from there, without guards of their own."""
+    """Register functions and classes in a class's attributes as external, with the attribute as their source."""
     if type(value) is types.FunctionType:
         if id(value) not in vm.sources:
             vm.register(value, source)
@@ -288,7 +295,7 @@ def _register(vm: Interpreter, value: object, source: Source) -> None:
 
 
 def kind_of(source: Source) -> Source:
-    """`type(value)`"""
+    """The source of `type(value)`."""
     return Source(source, native.TYPE, None, f"type({source.text})")
 
 
@@ -302,15 +309,15 @@ def check_type(vm: Interpreter, value: object, source: Source) -> None:
 
 
 def pin(vm: Interpreter, cls: T) -> T:
-    """Require the same class in later calls: an operation depends on more of it than its statement describes."""
+    """Guard a class by identity, because an operation depends on more of it than its statement describes."""
     if id(cls) in vm.python.made_classes:
         vm.guards.check(vm.sources[id(cls)], native.IS, cls)
     return cls
 
 
 def pin_read(vm: Interpreter, cls: object, name: str) -> None:
-    """Pin a class when the program reads an attribute in which autograd keeps state; its statement does not describe
-    that."""
+    """Pin a class if the program reads an attribute in which autograd stores state, which the class statement does not
+    describe."""
     if name in _OF_AUTOGRAD:
         pin(vm, cls)
 
@@ -318,14 +325,14 @@ def pin_read(vm: Interpreter, cls: object, name: str) -> None:
 def pin_given(vm: Interpreter, fn: object, args: Args, out: object) -> None:
     """Pin the classes among the arguments of code that runs uncaptured, unless it needs no more than their
     statements."""
-    if fn is super:  # what is read through the alias is read as from its class
+    if fn is super:  # attributes of the `super` object are read from the class
         return
     if isinstance(fn, type):
         if type(fn).__call__ is not type.__call__:
             pin(vm, fn)
     elif isinstance(fn, types.BuiltinFunctionType) and fn.__name__ == "__new__":
         args = args[1:]
-    elif isinstance(out, enum.Enum) and id(out) in vm.sources:  # an enum member, which is read from its class
+    elif isinstance(out, enum.Enum) and id(out) in vm.sources:  # `out` is an enum member that is read from its class
         return
     for each in args:
         if isinstance(each, (type, *_COMPONENTS)):

@@ -1,8 +1,9 @@
-"""What one attempt to capture a frame may do. A failed attempt gives the plan of the next one, which is weaker.
+"""Capture plans: the permissions of one attempt to capture a frame. A failed attempt leads to a weaker plan.
 
-Plans are ordered: a weaker one lacks a permission of the other, or has the same permissions and stops earlier. The
-permissions are three switches and three finite sets (branches, numbers, functions of the program); a capture stops at
-an instruction that it has reached. So every chain of weaker plans ends, and with it the sequence of attempts.
+Plans are ordered: a weaker plan lacks a permission of the other, or has the same permissions and assumes values sooner
+or stops earlier. The permissions are three switches and three finite sets (branches, numbers, functions of the
+program), and a capture stops only at an instruction that it has reached. Therefore every chain of weaker plans is
+finite, and so is the sequence of attempts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from smelt.capture.core.breaks import Break
 
 Site = tuple[int, int]
-"""An instruction: the identity of its code, and its index."""
+"""An instruction: (id of its code object, index)."""
 
 Permission = Literal["symbols", "checks", "repeats"]
 TO_THE_END = -1
@@ -29,15 +30,15 @@ class CapturePlan:
         symbols: sizes and numbers that have changed between calls may be symbols; the graph may read numbers from
             tensors.
         checks: a branch that only raises may become a check of the graph.
-        repeats: where the graph fails, its frame may be rerun in eager.
-        refused: data-dependent branches that must not become nodes.
+        repeats: if the graph raises an error, its frame may be rerun in eager.
+        refused: data-dependent branches that must not become nodes of the graph.
         pinned: instructions that need the value of a prologue number, which is then assumed and guarded.
-        functions: identities of custom functions (their classes) that must not become nodes.
-        reads_first: the graph reads a tensor's value that the program asks for, where it can; if False, a value that
-            was the same at all calls so far is assumed and guarded first.
+        functions: identities of classes of custom autograd functions that must not become nodes of the graph.
+        reads_first: the graph reads a tensor's value that the program needs, if it can; if False, a value that was the
+            same at all calls so far is assumed and guarded instead.
         stop_at: the instruction of the outermost frame, counted from its start, before which the attempt stops.
-        cause: the break that makes it stop there.
-        why: what failed in the attempt before.
+        cause: the break at `stop_at`.
+        why: the failure of the previous attempt.
     """
 
     symbols: bool = True
@@ -54,7 +55,7 @@ class CapturePlan:
     # -- weaker plans -----------------------------------------------------------------------------------------------
 
     def without(self, permission: Permission, why: str) -> CapturePlan:
-        """A plan to start over without `symbols`, `checks` or `repeats`."""
+        """A plan to start over without the permission `symbols`, `checks` or `repeats`."""
         return CapturePlan(
             symbols=self.symbols and permission != "symbols",
             checks=self.checks and permission != "checks",
@@ -67,7 +68,7 @@ class CapturePlan:
         )
 
     def without_functions(self, functions: frozenset[int], why: str) -> CapturePlan:
-        """A plan to start over without these functions as nodes."""
+        """A plan to start over in which these functions do not become nodes."""
         return replace(self.lasting(), functions=self.functions | functions, why=why)
 
     def assuming(self, why: str) -> CapturePlan:
@@ -75,22 +76,22 @@ class CapturePlan:
         return replace(self, reads_first=False, why=why)
 
     def stopping(self, step: int, cause: Break | None) -> CapturePlan:
-        """A plan in which the graph ends before this instruction, wherever the present plan ends."""
+        """A plan in which the graph ends before instruction `step`, whichever `stop_at` the present plan has."""
         return replace(self, stop_at=step, cause=cause, why="" if cause is None else cause.title)
 
     def avoiding(self, refused: Iterable[Site], pinned: Iterable[Site]) -> CapturePlan:
-        """A plan without these branches as nodes, and with these numbers assumed."""
+        """A plan in which these branches do not become nodes, and these prologue numbers are assumed."""
         return replace(self, refused=self.refused.union(refused), pinned=self.pinned.union(pinned))
 
     def lasting(self) -> CapturePlan:
-        """The plan with which later captures at the same site begin: permissions that led to a failure stay
+        """The plan of the first attempt of later captures at the same site: permissions that led to a failure stay
         withdrawn."""
         return replace(self, reads_first=True, stop_at=TO_THE_END, cause=None, why="")
 
     # -- their order ------------------------------------------------------------------------------------------------
 
     def is_weaker_than(self, other: CapturePlan) -> bool:
-        """Whether the plan is strictly weaker: it has fewer permissions or, with the same ones, assumes sooner or stops
+        """Whether the plan is strictly weaker: it has fewer permissions, or the same ones and assumes sooner or stops
         earlier."""
         if self.lasting() != other.lasting():
             switches = self.symbols <= other.symbols and self.checks <= other.checks and self.repeats <= other.repeats
@@ -102,7 +103,7 @@ class CapturePlan:
         return float("inf") if self.stop_at == TO_THE_END else self.stop_at
 
     def difference_from(self, before: CapturePlan) -> str:
-        """Text that says which permissions of the previous plan this plan lacks, and why."""
+        """Text that lists the permissions of the previous plan that this plan lacks, with the reason."""
         lost = [f"without {name}" for name in ("symbols", "checks", "repeats") if vars(self)[name] < vars(before)[name]]
         if self.refused > before.refused:
             lost.append(f"with {_counted(len(self.refused - before.refused), 'branch', 'branches')} less as nodes")

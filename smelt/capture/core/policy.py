@@ -1,6 +1,6 @@
-"""What happens to a Python function that the program calls: inlined, left whole, run uncaptured, deferred, refused.
+"""Policies for calls of Python functions: inline, make a node, run uncaptured, defer, or end the graph.
 
-Decided by where the function was written, once per code object.
+The function's module and name decide, once per code object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from smelt.capture.core.by_code import ByCode
 
 
 class Policy(enum.Enum):
-    """What to do with a call."""
+    """How capture treats a call of a Python function."""
 
     INLINE = "interpret its bytecode"
     LEAF = "one node of the graph"
@@ -77,7 +77,7 @@ NATIVE_MODULES = (
     "torch._sources",
 )
 INLINE_MODULES = ("torch._functorch.functional_call", "torch.distributed.algorithms._checkpoint")
-"""Modules of ordinary programs inside of packages at which graphs end."""
+"""Modules that are inlined although calls into their package (BREAK_MODULES) end the graph."""
 INLINE_NAMES = {
     ("torch.autograd.graph", "__init__"),
     ("torch.autograd.graph", "disable_saved_tensors_hooks"),
@@ -138,7 +138,7 @@ BREAK_NAMES = {
     ("typing", "final"),
     ("typing", "no_type_check"),
 }
-"""Functions of uncaptured modules which change what the program can see of the class that they are given."""
+"""(module, name) of functions of uncaptured modules that end the graph, since they change the class that they get."""
 DEFER_NAMES = {
     ("transformers.utils.logging", "warning_once"),
     ("transformers.utils.logging", "warning_advice"),
@@ -194,7 +194,7 @@ _LOGGING_STATE = frozenset(
     "getLogger isEnabledFor getEffectiveLevel get_logger __init__ hasHandlers "
     "format formatMessage formatTime formatException formatStack usesTime getMessage getLevelName".split()
 )
-"""Functions of logging whose result is used."""
+"""Functions of logging whose results are used: calls of them are not deferred."""
 _NUMPY_STATE = frozenset(
     "seterr geterr seterrcall geterrcall setbufsize getbufsize set_printoptions get_printoptions".split()
 )
@@ -203,11 +203,12 @@ _FROZEN = frozenset(sys.stdlib_module_names) | frozenset({"torch", "numpy", "typ
 
 
 def is_frozen(module: object) -> bool:
-    """Whether functions and classes of this module never change while a program runs, so that they need no guard."""
+    """Whether functions and classes of this module are assumed never to change while a program runs: they need no
+    guard."""
     return type(module) is str and _is_frozen(module)
 
 
-@lru_cache(4096)  # programs may make any number of modules
+@lru_cache(4096)  # bounded: programs may make many modules
 def _is_frozen(module: str) -> bool:
     return module.split(".")[0] in _FROZEN and module != "__main__"
 
@@ -219,7 +220,7 @@ _OWN = tuple(
 
 
 def is_replaced() -> bool:
-    """Whether a builtin or an attribute of tensors that capture itself uses has been replaced."""
+    """Whether the program has replaced a builtin, or an attribute of tensors that capture itself uses."""
     return _builtins_are_replaced() or _tensors_are_replaced()
 
 
@@ -235,7 +236,7 @@ _DESCRIBING = (
     "size stride dim numel storage_offset element_size data_ptr untyped_storage is_conj is_neg is_inference "
     "_version _base _is_view _is_zerotensor requires_grad_ as_strided detach item _make_wrapper_subclass"
 ).split()
-"""Attributes of tensors that the compiler itself reads in Python, and by which it makes its own tensors."""
+"""Attributes of tensors that the compiler itself reads in Python or uses to make tensors."""
 _OWN_OF_TENSORS = tuple((name, getattr(torch.Tensor, name)) for name in _DESCRIBING)
 
 
@@ -248,9 +249,10 @@ def _tensors_are_replaced() -> bool:
 
 
 def is_programs(function: types.FunctionType) -> bool:
-    """Whether C code that calls this function calls the program, not the compiler, torch or code that runs uncaptured.
+    """Whether a Python function that C code calls is part of the program, not of the compiler, torch or uncaptured
+    code.
 
-    Finalizers run when Python drops an object, in whatever code runs then.
+    Finalizers are excluded, because Python may run them in any code that drops an object.
     """
     module = _module_of(function)
     if function.__name__ == "__del__" or _inside(module, ("torch", "smelt")) and not _inside(module, _USING_SMELT):
@@ -265,9 +267,9 @@ _USING_SMELT = tuple(f"smelt.{name}" for name in _USERS)
 
 @cache
 def skipped_prefixes() -> tuple[str, ...]:
-    """Files whose frames are never captured as roots: the standard library (with backports of its newer modules),
-    numpy, torch except its layers (and those that wrap another one to recompute it), DeepSpeed, whose hooks gather the
-    parameters of each layer when it runs, the compiler."""
+    """Prefixes of the files whose frames are never captured as roots: the standard library and `typing_extensions`,
+    numpy, torch except its layers (including wrappers that recompute a layer), DeepSpeed (its hooks gather the
+    parameters of each layer when the layer runs), and the compiler itself."""
     here = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
     paths = sysconfig.get_paths()
     folder = os.path.dirname(torch.__file__)
@@ -284,31 +286,31 @@ def skipped_prefixes() -> tuple[str, ...]:
 
 
 def is_skipped(code: types.CodeType, globals: dict[str, object]) -> bool:
-    """Whether frames of the file are never captured as roots. Functions made from source text count as of their
-    module's file."""
+    """Whether frames of this code are never captured as roots, by its file; for code made from source text, by the file
+    of its module."""
     file: object = code.co_filename if code.co_filename != "<string>" else globals.get("__file__")
     return type(file) is str and file.startswith(skipped_prefixes())
 
 
 def quiet_prefixes() -> tuple[str, ...]:
-    """Files of torch's compiler: neither their frames nor any frame below them is captured. The same holds for
-    finalizers."""
+    """Prefixes of files (of torch's compiler, and `weakref` for its finalizers) whose frames are not captured, nor the
+    frames that they call."""
     folder = os.path.dirname(torch.__file__)
     files = ("_dynamo/convert_frame.py", "_functorch/aot_autograd.py", "_functorch/_aot_autograd/", "_inductor/")
     return (weakref.__file__, *(os.path.join(folder, *name.split("/")) for name in files))
 
 
 def _package_folders(name: str) -> list[str]:
-    """The folders of a package at the top level, with a trailing separator; none where it is not installed."""
+    """The folders of a top-level package, with a trailing separator; empty if it is not installed."""
     try:
         spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # a module that somebody has put into `sys.modules`
+    except (ImportError, ValueError):  # `sys.modules` has a module without a valid `__spec__`
         return []
     return [path + os.sep for path in (spec and spec.submodule_search_locations) or ()]
 
 
 def _entries(folder: str, but: tuple[str, ...]) -> list[str]:
-    """The files and folders (with a trailing separator) in a folder."""
+    """Paths of the files and folders (with a trailing separator) in a folder, except those named in `but`."""
     if not os.path.isdir(folder):
         return []
     return [entry.path + os.sep * entry.is_dir() for entry in os.scandir(folder) if entry.name not in but]

@@ -1,7 +1,7 @@
-"""Where the two arms of a branch join: the nearest instruction that every path to the end goes through.
+"""The instruction at which the two arms of a branch join: the nearest one on every path to the function's end.
 
-Paths that end in `raise` do not count. (The immediate postdominators of the instructions, found as in Cooper, Harvey,
-Kennedy: A Simple, Fast Dominance Algorithm, 2001.)
+Paths that end in `raise` are ignored. The joins are the immediate postdominators of the instructions, computed as in
+Cooper, Harvey, Kennedy: A Simple, Fast Dominance Algorithm, 2001.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from smelt.capture.core.bytecode import Decoded
 from smelt.capture.core.liveness import successors
 
 RETURNS = -1
-"""The arms join where the function returns."""
+"""Result of `join_of` if the arms join only when the function returns."""
 
 _ENDS = ("RETURN_VALUE", "RETURN_CONST")
 
 
 def join_of(decoded: Decoded, branch: int) -> int | None:
-    """The instruction where the arms of the jump at `branch` join, or RETURNS; None: neither arm returns."""
+    """The index of the instruction where the arms of the jump at `branch` join, or RETURNS; None if neither arm
+    returns."""
     if decoded.joins is None:
         decoded.joins = _postdominators(decoded)
     return decoded.joins[branch]

@@ -1,7 +1,8 @@
-"""A value that Python code without tensors computes at each call: a random number, a clock's time, a NumPy array.
+"""Values that Python code without tensors computes at each call: random numbers, clock times, NumPy arrays.
 
-During capture it has an example value. What the program computes from it is computed at each call by the same Python
-(`prologue`); where the program needs its value, the example is assumed and guarded, or the graph ends.
+During capture a prologue value has an example value. Operations of the program on it become operations of the prologue,
+which runs them at each call (`prologue`). If the capture needs the value itself, the example is assumed and guarded, or
+the graph ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from smelt.graph.trace.trace import text
 
 
 def copy_as_laid_out(array: numpy.ndarray) -> numpy.ndarray:
-    """A copy in its own memory with the array's memory layout."""
+    """A copy of the array in new memory with the array's strides, if the copy does not exceed `_MAX_COPY_FACTOR`."""
     out = array.copy("K")
     if out.strides != array.strides and array.size:
         ends = [(count - 1) * step for count, step in zip(array.shape, array.strides, strict=True)]
@@ -33,21 +34,21 @@ def copy_as_laid_out(array: numpy.ndarray) -> numpy.ndarray:
 
 
 _MAX_COPY_FACTOR = 64
-"""Limit of a copy's memory, as a multiple of the memory of its elements."""
+"""Maximum memory of a copy with the array's strides, as a multiple of the memory of its elements."""
 
 
 class PrologueValue:
     """The result of an operation of the prologue.
 
     Attributes:
-        prologue: the prologue that it belongs to.
-        index: its name there is `_h{index}`.
+        prologue: the prologue that contains the operation.
+        index: number of the value; its name in the prologue is `_h{index}`.
         example: the value at this call.
-        constant: it is the same at every call.
-        certain: it always has the type and shape of the example, and computing it raises no error.
-        source: the source of an external array.
-        repeats: a guard may compute it ahead of time with the same result: it does not come from a clock.
-        range: the least and the largest value of a number, where they are known.
+        constant: whether the value is the same at every call.
+        certain: whether it always has the type and shape of the example, and its computation raises no error.
+        source: the source of an external array; None for a computed value.
+        repeats: whether a guard may compute it ahead of time with the same result (a clock's time is an exception).
+        range: (minimum, maximum) of a number; None if unknown.
     """
 
     __slots__ = ("prologue", "index", "example", "constant", "certain", "source", "range", "repeats", "__weakref__")
@@ -62,16 +63,20 @@ class PrologueValue:
 
     @property
     def name(self) -> str:
-        """Its name in residual code."""
+        """The value's name in residual code."""
         return f"_h{self.index}"
 
     @property
     def changes(self) -> bool:
-        """Whether it is mutable."""
+        """Whether the value is mutable."""
         return not isinstance(self.example, IMMUTABLE)
 
     def read(self, *args: object, **kwargs: object) -> Any:
-        """Raise the break: C code needs the value."""
+        """End the graph, because C code needs the value.
+
+        Raises:
+            Break: always.
+        """
         raise varies(f"a {type(self.example).__name__}")
 
     def __bool__(self) -> bool:
@@ -113,7 +118,7 @@ IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), numpy.generic, n
 
 
 def varies(what: str) -> Break:
-    """The break where the program needs to know such a value."""
+    """The break where the program needs a value that differs from call to call."""
     return Break(
         f"the program asks for {what} that differs from call to call",
         "it is drawn, read from a clock or computed from an array of numpy, and there is no graph for each value",
@@ -122,7 +127,7 @@ def varies(what: str) -> Break:
 
 
 class PrologueMethod:
-    """A method of such a value."""
+    """A bound method of a prologue value."""
 
     __slots__ = ("owner", "name")
 
@@ -146,7 +151,7 @@ class PrologueMethod:
 
 
 def values_in(value: Any) -> Iterator[PrologueValue]:
-    """The prologue values in nested containers."""
+    """The prologue values in a value or its nested containers."""
     kind = type(value)
     if kind is PrologueValue:
         yield value

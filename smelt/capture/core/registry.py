@@ -1,6 +1,6 @@
-"""Dispatch tables: how values of a type are read, called, iterated ... Modules fill them; the interpreter looks up.
+"""Dispatch tables: functions that read, call or rebuild values, by type or identity. Modules register them on import.
 
-So no module has to import its siblings to be complete ("register by type").
+With these tables ("register by type") the modules need not import each other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 _kept: list[object] = []
-"""Objects that the tables know by identity, kept alive so that no other object gets their identity."""
+"""Objects whose identity is a key of a table, kept alive so that no other object gets the same identity."""
 
 
 class TypeTable:
@@ -41,7 +41,7 @@ class TypeTable:
         return register
 
     def find(self, kind: type) -> Any:
-        """The function for a type, or the default."""
+        """The function for a type, or the table's default."""
         found = self._given.get(id(kind)) or self._found.get(kind)
         if found is None:
             given = map(self._given.get, map(id, kind.__mro__))
@@ -52,7 +52,7 @@ class TypeTable:
 
 
 READ = TypeTable()
-"""(vm, value, source) -> handle: guards for reading an external value of this type."""
+"""(vm, value, source) -> handle, by the type of an external value: adds the guards for reading it."""
 
 CALL = TypeTable()
 """(vm, callable, args, kwargs) -> result, by the callable's type."""
@@ -85,12 +85,11 @@ class Rebuilder(Protocol):
 
 
 SPECIAL: dict[int, Meaning] = {}
-"""(vm, args, kwargs) -> result, by id of a function that capture gives its own meaning."""
+"""id of a function -> its special meaning under capture, (vm, args, kwargs) -> result."""
 
 
 def special(*functions: object) -> Callable[[F], F]:
-    """Decorator: the special meaning under capture of calls of these functions with arguments that fit their
-    signatures."""
+    """Decorator: register the special meaning under capture of these functions, for calls that fit their signatures."""
 
     def register(fn: F) -> F:
         for function in functions:
@@ -102,12 +101,12 @@ def special(*functions: object) -> Callable[[F], F]:
 
 
 TRANSFORMED: dict[int, Callable[[Interpreter, FunctionType, Args, Kwargs], object]] = {}
-"""(vm, function, args, kwargs) -> result, by id of the code that all functions of one factory share."""
+"""id of the code that all functions of one factory share -> (vm, function, args, kwargs) -> result."""
 
 
 def made_by(code: CodeType | None) -> Callable[[F], F]:
-    """Decorator: the special meaning under capture of functions with this code (None: this version of torch has
-    none)."""
+    """Decorator: register the special meaning under capture of functions with this code; None registers nothing (this
+    version of torch has no such function)."""
 
     def register(fn: F) -> F:
         if code is not None:
@@ -123,11 +122,11 @@ TENSOR_METHODS: dict[str, Callable[..., object]] = {}
 
 
 CONSTANTS: dict[int, object] = {}
-"""id of a function -> what any call of it gives while capturing."""
+"""id of a function -> the result of every call of it during capture."""
 
 
 def constant(value: object, *functions: object) -> None:
-    """Register that calls of these functions give `value`."""
+    """Register `value` as the result of every call of these functions during capture."""
     for function in functions:
         CONSTANTS[id(function)] = value
         _kept.append(function)

@@ -14,23 +14,24 @@ from smelt.capture.core.breaks import UserError
 
 
 def raise_heard() -> None:
-    """Raise what a signal handler has raised while this thread compiles, even if that was swallowed since."""
+    """Raise the exception that a signal handler has raised while this thread compiles, even if it was swallowed
+    since."""
     error = heard_from_handlers()
     if error is not None:
         native.reraise(error)
 
 
 def raise_if_signalled(error: BaseException) -> None:
-    """Raise what a signal handler has raised (for example a time limit), if `error` is that exception or followed from
-    it.
+    """Raise the exception of a signal handler (for example a time limit), if it is `error` or a cause of `error`.
 
-    `KeyboardInterrupt` and its kin pass through all handlers of the compiler's errors. An ordinary exception would be
-    taken for a failure of the compiler, or of the operation in which it was raised. While something is compiled, signal
-    handlers are watched (`process_state`); in residual code they are not, and `error` decides.
+    `KeyboardInterrupt` and other exceptions outside of `Exception` pass through the compiler's own handlers. An
+    ordinary exception would be mistaken for a failure of the compiler, or of the operation in which it was raised.
+    During a compilation, `process_state` records exceptions of signal handlers; in residual code it does not, so the
+    traceback of `error` is searched for a signal handler.
     """
     raise_heard()
     if threading.current_thread() is not threading.main_thread():
-        return  # signal handlers run on the main thread alone
+        return  # signal handlers run only on the main thread
     handlers = _handlers()
     if not handlers:
         return

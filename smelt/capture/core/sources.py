@@ -1,7 +1,7 @@
 """Sources: the paths by which values that existed before the frame are reached (argument, global, attribute, item).
 
-A source prints as Python, is fetched by the guards on every call (`_native.Guards`), and gives residual code an
-expression for the value. `text` uses the names of the captured function.
+The guards fetch each source's value on every call (`_native.Guards`), and residual code uses it. `text` is the source
+as a Python expression with the names of the captured function.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ MEMBERS = frozenset({"_parameters", "_buffers", "_modules"})
 """The dictionaries of an nn.Module that contain its parameters, buffers and submodules."""
 
 PROLOGUE = -2
-"""The kind of source that an input from the prologue has: no guard fetches it."""
+"""Kind of the source of an input that the prologue computes: no guard fetches it."""
 
 
 class Source:
-    """One step of a path: `kind` and `key` are those of a guard fetch, `base` is the step before (None: a root).
+    """One step of a path: `kind` and `key` are those of a guard fetch, `base` is the previous step (None for a root).
 
     Attributes:
         local: the value is reached from an argument or a stack slot, so it may differ from call to call.
@@ -38,12 +38,12 @@ class Source:
 
 
 def local(slot: int, name: str) -> Source:
-    """A slot of the frame at its start; at a point of resumption slots are followed by the stack."""
+    """The value of a frame's slot when the frame starts; at a point of resumption, stack elements follow the slots."""
     return Source(None, native.LOCAL, slot, name)
 
 
 def const(value: object, text: str) -> Source:
-    """An object that is the same at every call, because a guard or the code itself keeps it alive."""
+    """The source of an object that is the same at every call, because a guard or the code itself keeps it alive."""
     return Source(None, native.CONST, value, text)
 
 
@@ -62,7 +62,7 @@ def _dotted(text: str, name: str) -> str:
 
 
 def attr(base: Source, name: str) -> Source:
-    """`getattr(base, name)`: only for attributes whose look-up runs C code."""
+    """The source of `getattr(base, name)`, for attributes whose lookup runs no Python code."""
     return Source(base, native.ATTR, name, _dotted(base.text, name))
 
 
@@ -73,12 +73,12 @@ FUNCTION_FIELDS = frozenset(
 
 
 def function_field(base: Source, name: str) -> Source:
-    """One of FUNCTION_FIELDS of a function."""
+    """The source of one of the FUNCTION_FIELDS of a function."""
     return Source(base, native.FUNCTION_FIELD, name, f"{base.text}.{name}")
 
 
 def slot(base: Source, descriptor: Any) -> Source:
-    """The value in a slot of an object; NULL if it is empty."""
+    """The value in a `__slots__` member of an object, by its descriptor; NULL if the slot is empty."""
     return Source(base, native.SLOT, descriptor, f"{base.text}.{descriptor.__name__}")
 
 
@@ -93,17 +93,19 @@ def instance_item(base: Source, name: str) -> Source:
 
 
 def instance_item_or_missing(base: Source, name: str) -> Source:
-    """The same, where the guard is that there may be none."""
+    """An attribute in the instance's own dictionary, or the marker of a missing one, so that a guard can check
+    absence."""
     return Source(instance_dict(base), native.DICT_ITEM_OR_MISSING, name, f"{base.text}.__dict__.get({quoted(name)})")
 
 
 def class_attr(cls: type, name: str) -> Source:
-    """The raw attribute that the method resolution order of a class gives."""
+    """The raw attribute that a lookup in the method resolution order of a constant class finds."""
     return Source(const(cls, cls.__name__), native.CLASS_ATTR, name, _dotted(cls.__name__, name))
 
 
 def attribute_of(cls: Source, name: str) -> Source:
-    """The same for a class that may be another one at the next call."""
+    """The raw attribute that a lookup in the method resolution order finds, of a class that may differ between
+    calls."""
     return Source(cls, native.CLASS_ATTR, name, _dotted(cls.text, name))
 
 
@@ -114,10 +116,10 @@ def member(base: Source, table: str, name: str) -> Source:
 
 
 def dict_item(base: Source, key: object, shown: str | None = None) -> Source:
-    """An item of a dict or dict subclass, from its own storage; the tables of a module are known by name.
+    """An item of a dict or dict subclass, read without its overrides; an item of a module's table becomes a `member`.
 
     Args:
-        shown: what to call the key in text, where its `repr` is of no use.
+        shown: text for the key if its `repr` is of no use.
     """
     if type(base.key) is str and base.key in MEMBERS and base.base is not None and type(key) is str:
         if base.base.kind == native.INSTANCE_DICT and base.base.base is not None:
@@ -132,17 +134,17 @@ def global_item(base: Source, name: str) -> Source:
 
 
 def global_missing(base: Source, name: str) -> Source:
-    """A name that the globals do not contain, so that it means a builtin."""
+    """The source for a name that the globals lack, so that it refers to a builtin."""
     return Source(base, native.DICT_ITEM_OR_MISSING, name, f"{base.text}.get({quoted(name)})")
 
 
 def dict_value(base: Source, index: int) -> Source:
-    """The value at a position of a dict, whatever its key."""
+    """The value at an index in the order of a dict, whichever key it has."""
     return Source(base, native.DICT_VALUE, index, f"list({base.text}.values())[{index}]")
 
 
 def sequence_item(base: Source, index: int, kind: type) -> Source:
-    """An item of a list or tuple (or subclass), from its own storage."""
+    """An item of a list or tuple (or of a subclass, read without its overrides)."""
     fetch = native.LIST_ITEM if issubclass(kind, list) else native.TUPLE_ITEM
     return Source(base, fetch, index, f"{base.text}[{index}]")
 
@@ -168,4 +170,4 @@ def called(base: Source, fn: object, name: str) -> Source:
 
 
 HANDLED = called(const(None, ""), lambda _: sys.exception(), "sys.exception")
-"""The exception that is being handled where a frame starts or continues."""
+"""The source of the exception that is being handled when a frame starts or continues."""

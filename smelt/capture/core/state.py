@@ -16,25 +16,26 @@ if TYPE_CHECKING:
 
 
 class PythonState:
-    """What the program has made and set so far, except for its effects on external objects.
+    """Objects that the program has made and state that it has set so far, without its effects on external objects.
 
     Attributes:
         running: the qualified name of the captured function.
-        inference: inference mode is on for the program (`outside_inference_mode` switches it off for the capture).
+        inference: whether the program runs in inference mode (`outside_inference_mode` leaves it for the capture).
         outer_error: the exception that the caller of the captured frame is handling.
         created: identities of functions and cells made during the capture.
         constants: identities of tuples that are constants of the interpreted code.
         generators: every generator that the program made.
         errors: every exception that the program raised, by identity, with the step that raised it.
-        remade: id of a class of the program -> how residual code creates it: (function, arguments, keywords).
+        remade: id of a class of the program -> the call with which residual code creates it: (function, arguments,
+            keywords).
         made_classes: id -> a class or alias that each call creates anew, with the statements that create it.
-        lookups: the attribute that a class gave for a name, see `attribute_reads`.
-        defaults: the defaults of functions, as they were read.
-        settings: context variables that are set, see `context_variables`.
-        read_later: keys of `reads` that backward methods of the program's functions read.
+        lookups: cached results of attribute lookups in classes, see `attribute_reads`.
+        defaults: the default arguments of functions, as handles.
+        settings: context variables that the program has set, see `context_variables`.
+        read_later: keys of `reads` that the backward methods of the program's autograd functions read.
         hooks: the hooks that the program registers, by identity of the tensor; see `tensor_hooks`.
         regions: modes of the thread that the program has entered, see `thread_modes`.
-        left_out: for each call of a module, the depth of the frame stack: capture skips the frames of
+        left_out: for each active call of a module, the depth of the frame stack, because capture skips the frames of
             `nn.Module.__call__`.
     """
 
@@ -56,7 +57,7 @@ class PythonState:
         self.left_out: list[int] = []
 
     def release(self, external: Container[int]) -> None:
-        """Drop the references to the program's objects. `external`: identities of external objects, left unchanged."""
+        """Drop the references to the program's objects; exceptions whose identity is in `external` stay unchanged."""
         self.outer_error = None
         for generator in self.generators:
             generator.release()
@@ -67,20 +68,20 @@ class PythonState:
             table.clear()
 
     def share_classes(self, other: PythonState) -> None:
-        """Share the tables of functions and classes that were made with `other`."""
+        """Share with `other` the tables of functions and classes that the program made."""
         self.created, self.remade, self.made_classes = other.created, other.remade, other.made_classes
         self.running = other.running
 
 
 @dataclass(frozen=True)
 class ValuePolicy:
-    """What one attempt does with values that may differ at the next call.
+    """The treatment of values that may differ at the next call, in one attempt.
 
     Attributes:
-        speculates: values of masks and lengths may be assumed and guarded.
-        are_read: the graph may read values from tensors; the program goes on with unbacked numbers.
-        numbers_change: external numbers that have changed between calls are inputs; otherwise each is guarded by its
-            value.
+        speculates: whether values of masks and lengths may be assumed and guarded.
+        are_read: whether the graph may read values from tensors, which are unbacked numbers for the program.
+        numbers_change: whether external numbers that have changed between calls are inputs; otherwise their values are
+            guarded.
     """
 
     speculates: bool
@@ -89,24 +90,26 @@ class ValuePolicy:
 
 
 NO_VALUES = ValuePolicy(speculates=False, are_read=False, numbers_change=False)
-"""Nothing is computed: an operation is interpreted only to find what it reads."""
+"""The policy for interpreting an operation only to find its reads, without computing values."""
 
 
 class Control:
     """The data-dependent branches of one attempt.
 
     Attributes:
-        branches: branches on tensors' values may become nodes, see `conditionals`.
-        branches_on_numbers: branches on numbers that the graph reads may become nodes: the graph is not split into
-            pieces that are compiled with those numbers known.
-        schedules_branch: schedules may branch on their counters, with one cache entry for each arm; otherwise a graph
-            ends before such a schedule.
-        refused: branches that cannot become nodes; begins with the plan's, and the next plan gets all of them.
-        pinned: instructions that need the value of a prologue number, which is assumed; begins with the plan's, too.
-        branching: branches in whose arms the program is; `decided` maps conditions to their truth there.
-        arm_iterations: loop iterations since the outermost open arm was entered, at most `MAX_ARM_ITERATIONS`.
-        undecided: some variable or attribute holds a phi value.
-        slices: slices with data-dependent bounds, and what replaced them, see `unbacked_slices`.
+        branches: whether branches on tensors' values may become nodes, see `conditionals`.
+        branches_on_numbers: whether branches on numbers that the graph reads may become nodes; if so, the graph is not
+            split into pieces that are compiled with those numbers known.
+        schedules_branch: whether schedules may branch on their counters, with one cache entry for each arm; otherwise
+            the graph ends before such a schedule.
+        refused: branches that cannot become nodes: those of the plan, and those found since for the next plan.
+        pinned: instructions that need the value of a prologue number, which is assumed: those of the plan, and those
+            found since.
+        branching: branches in whose arms the program is; `decided` maps the id of a condition to its truth in the
+            present arm.
+        arm_iterations: number of loop iterations since the outermost present arm began, at most `MAX_ARM_ITERATIONS`.
+        undecided: whether the value of some variable or attribute is a phi value.
+        slices: slices with data-dependent bounds -> the slices that replaced them, see `unbacked_slices`.
     """
 
     def __init__(self, plan: CapturePlan) -> None:

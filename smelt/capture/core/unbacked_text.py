@@ -1,8 +1,8 @@
-"""Text that shows a tensor's values: unknown during capture, and harmless as long as nothing reads it.
+"""Text with a tensor's values, which are unknown during capture: a placeholder until the program reads the text.
 
-Programs write `check(ok, f"{count} images for {tokens.sum()} tokens")`: the text is made on every call and read only
-when the check fails. So formatting a tensor gives an UnknownText. Reading it restarts the capture, which then ends its
-graph where the text was made.
+Programs contain calls such as `check(ok, f"{count} images for {tokens.sum()} tokens")`, whose text is made on every
+call and read only if the check fails. Therefore formatting a tensor returns an UnknownText. Reading it restarts the
+capture, which then ends its graph before the instruction that made the text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class UnknownText(str):
     """A placeholder for text that is not known yet; every use of it restarts the capture.
 
     Args:
-        step: the instruction of the captured frame that made it.
+        step: number of the captured frame's instruction that made the text, counted from the frame's start.
         stop: the break at that instruction in the next attempt.
     """
 

@@ -1,4 +1,4 @@
-"""Kinds of values: plain immutable data, constants by identity, and how external values of each kind are read."""
+"""Kinds of values (plain immutable data, constants, other objects), and the guards for reading external ones."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ SIZED_ITERATORS: ClassTable[Any] = by_class(
         type(iter(set[Any]())): None,
     }
 )
-"""Types of the iterators that raise when the size of what they iterate changes: a view of a dict, which the function
-makes, or a set."""
+"""Type of an iterator that raises when the size of its dict or set changes -> the method that makes the dict's view;
+None for the iterator of a set."""
 
 NUMPY_FUNCTIONS: tuple[type, ...] = (numpy.ufunc, type(numpy.prod))
-"""Types of numpy's functions: universal ones (`numpy.lcm`), and the wrapper of those that other arrays may override."""
+"""Types of numpy's functions: universal functions (`numpy.lcm`), and functions that other arrays may override."""
 
 C_METHODS = classes(types.MethodDescriptorType, types.WrapperDescriptorType)
-"""Types of methods written in C, as their class holds them. `types.MethodType` binds them here: unlike C's own bound
-methods, it still knows their descriptor."""
+"""Types of methods written in C, as stored in their class. Capture binds them with `types.MethodType`, which, unlike
+C's own bound methods, refers to the descriptor."""
 
 MethodOfC: TypeAlias = types.MethodDescriptorType | types.WrapperDescriptorType
 BoundMethodOfC: TypeAlias = types.BuiltinMethodType | types.MethodWrapperType
@@ -68,10 +68,10 @@ FIELD: type = type(vars(collections.namedtuple("_Point", "x"))["x"])
 """The descriptor of a named tuple's field."""
 
 HEAP = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: a class statement made the class."""
+"""Py_TPFLAGS_HEAPTYPE: the class was made at run time, as class statements do."""
 
 IMMUTABLE_TYPE = 1 << 8
-"""Py_TPFLAGS_IMMUTABLETYPE: C code made it, and its attributes stay."""
+"""Py_TPFLAGS_IMMUTABLETYPE: the attributes of the class cannot be assigned."""
 
 
 _SHOWN = frozenset(
@@ -82,12 +82,12 @@ _SHOWN = frozenset(
 
 
 def alike(value: Any, constant: Any) -> bool:
-    """Whether two values of one class are indistinguishable. `==` identifies some that differ, and not all that are
-    alike."""
+    """Whether two plain values of one class are indistinguishable. For some types `==` is true for distinguishable
+    values (0.0 and -0.0), or false for indistinguishable ones (NaN)."""
     if type(constant) is range:
         return (value.start, value.stop, value.step) == (constant.start, constant.stop, constant.step)
     if isinstance(constant, numpy.generic):
-        if value.dtype.char in "gG":  # long doubles have padding bytes; equal ones may differ by sign
+        if value.dtype.char in "gG":  # long doubles have padding bytes; `repr` also shows the sign of zero
             return value.dtype == constant.dtype and repr(value) == repr(constant)
         return value.dtype == constant.dtype and value.tobytes() == constant.tobytes()
     return bool(value == constant)
@@ -97,7 +97,7 @@ native.set_equality(alike)
 
 
 def _showing(kind: type) -> Any:
-    """The function that gives what a guard compares of values of this class; None if none is known that describes the
+    """The function whose result a guard compares for values of this class; None if no known function describes the
     whole value.
     """
     for base in kind.__mro__:
@@ -109,7 +109,7 @@ def _showing(kind: type) -> Any:
 
 
 def _is_number(cls: type) -> bool:
-    """A class of immutable numbers written in C, such as those of gmpy2: `repr` distinguishes them."""
+    """Whether this is a class of numbers written in C (such as gmpy2's), whose `repr` describes the whole value."""
     found = vars(cls)
     if found.get("__hash__") is None or not all(
         type(found.get(n)) is types.WrapperDescriptorType for n in _OF_A_NUMBER
@@ -123,11 +123,11 @@ _OF_A_NUMBER = ("__repr__", "__eq__", "__hash__")
 
 _SHOWN_BY = ((int, "__int__"), (float, "__float__"), (str, "__str__"), (bytes, "__bytes__"), (complex, "__complex__"))
 PLAIN_SHOWN = by_class({kind: vars(kind)[name] for kind, name in _SHOWN_BY})
-"""Converts a value of a subclass to the class itself."""
+"""Builtin class -> the method that converts an instance of a subclass to the class itself."""
 
 
 def is_shown(value: object) -> bool:
-    """Whether reading the value guarded all that C code sees of it."""
+    """Whether reading the value added guards on everything that C code can read of it."""
     return type(value) is slice or isinstance(value, PLAIN) or _showing(type(value)) is not None
 
 
@@ -138,7 +138,7 @@ def is_written(cls: type) -> bool:
 
 
 def is_foreign(cls: type) -> bool:
-    """Whether C code of another library stores data in the instances."""
+    """Whether C code outside of Python, torch, numpy and smelt stores data in the instances."""
     if is_written(cls):
         return False
     made = next(base for base in cls.__mro__ if not base.__flags__ & HEAP or _hides(base))
@@ -149,7 +149,8 @@ _KNOWN = sys.stdlib_module_names | {"torch", "numpy", "smelt"}
 
 
 def _hides(cls: type) -> bool:
-    """Whether instances are larger than the class's bases, slots and dictionary need."""
+    """Whether instances are larger than bases, slots, `__dict__` and `__weakref__` require: C code stores data in
+    them."""
     members = sum(type(each) is types.MemberDescriptorType for each in vars(cls).values())
     members += ("__dict__" in vars(cls)) + ("__weakref__" in vars(cls))
     return cls.__basicsize__ > max(base.__basicsize__ for base in cls.__bases__) + members * tuple.__itemsize__
@@ -185,14 +186,15 @@ CONSTANT_TYPES: tuple[type, ...] = (
 
 @READ(*SINGLETONS, *CONSTANT_TYPES)
 def read_constant(vm: Interpreter, value: object, source: Source) -> Any:
-    """Guard by identity."""
+    """Read a constant: the guard compares its identity."""
     vm.guards.check(source, native.IS, value)
     return value
 
 
 @READ(types.BuiltinFunctionType, types.MethodWrapperType)
 def read_c_function(vm: Interpreter, value: Any, source: Source) -> object:
-    """C functions by identity; one bound to an object (`random.random`) makes that object external."""
+    """Read a C function: the guard compares its identity; the object of a bound one (`random.random`) becomes
+    external."""
     if not is_bound(value):
         return read_constant(vm, value, source)
     vm.guards.check(source, native.TYPE_IS, type(value))
@@ -201,17 +203,17 @@ def read_c_function(vm: Interpreter, value: Any, source: Source) -> object:
 
 
 def is_bound(value: object) -> bool:
-    """A C function that is bound to an object other than a module or class."""
+    """Whether this is a C function that is bound to an object other than a module or class."""
     if not isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
         return False
     owner = value.__self__
     plain = owner is None or isinstance(owner, (types.ModuleType, type))
-    return not plain and not type(owner).__name__.startswith("pybind11")  # how pybind11 binds plain functions
+    return not plain and not type(owner).__name__.startswith("pybind11")  # owner of plain functions
 
 
 @READ(*PLAIN)
 def read_plain(vm: Interpreter, value: object, source: Source) -> object:
-    """Guard by type and equality; an integer that has changed between calls is a symbol."""
+    """Read plain data: the guard compares type and value; a number that has changed between calls becomes a symbol."""
     if vm.values.numbers_change and (type(value) is int or type(value) is float):
         key = vm.guards.fetch(source), "number"  # the same source read twice is the same input
         if key in vm.reads:
@@ -229,12 +231,12 @@ def read_plain(vm: Interpreter, value: object, source: Source) -> object:
 
 
 def is_nan(value: object) -> bool:
-    """A plain value that does not equal itself, so that its identity matters where `==` would suffice for others."""
+    """Whether a plain value does not equal itself, so that containers compare its identity."""
     return type(value) in _MAY_BE_NAN and bool(value != value)
 
 
 def is_equal_to_itself(value: object) -> bool:
-    """A plain value for which `==` decides whether another is the same."""
+    """Whether the value is plain data other than NaN, so that `==` suffices for a comparison."""
     return type(value) in LEAVES and not is_nan(value)
 
 
@@ -243,7 +245,7 @@ _MAY_BE_NAN = classes(float, complex, *(kind for kind in NUMPY_SCALARS if issubc
 
 @READ(slice)
 def read_slice(vm: Interpreter, value: slice, source: Source) -> slice:
-    """A slice's start, stop and step; if one is a symbol, a new slice takes the place of the external one."""
+    """Read a slice's start, stop and step; if one of them is a symbol, a new slice replaces the external one."""
     key = id(value), "slice"
     if key not in vm.reads:
         vm.guards.check(source, native.TYPE_IS, slice)
@@ -257,13 +259,13 @@ def read_slice(vm: Interpreter, value: slice, source: Source) -> slice:
 
 @READ(types.FunctionType)
 def read_function(vm: Interpreter, value: types.FunctionType, source: Source) -> object:
-    """Guard by identity, or for an argument by its code: closures are often made anew for each call."""
+    """Read a function: the guard compares its identity, or its code if it is local, as closures are often made anew."""
     key = id(value), "function"
     if not source.local:
         vm.guards.check(source, native.IS, value)
         vm.reads[key] = value
         return value
-    if key in vm.reads:  # identity: another function would not be the one that was read elsewhere
+    if key in vm.reads:  # also read from a constant source: only identity keeps both reads one object
         vm.guards.check(source, native.IS, value)
     vm.guards.check(source, native.TYPE_IS, types.FunctionType)
     vm.guards.check(sources.function_field(source, "__code__"), native.IS, value.__code__)
@@ -272,7 +274,7 @@ def read_function(vm: Interpreter, value: types.FunctionType, source: Source) ->
 
 @READ(tuple)
 def read_tuple(vm: Interpreter, value: tuple[object, ...], source: Source) -> object:
-    """Guard the class; the items are read one by one, when they are used."""
+    """Read a tuple: the guard compares its class; each item is read when it is used."""
     if id(value) not in vm.python.constants:
         return read_object(vm, value, source)
     key = id(value), "tuple"  # a constant of the code is not the external object, even where both are one object
@@ -284,7 +286,7 @@ def read_tuple(vm: Interpreter, value: tuple[object, ...], source: Source) -> ob
 
 @READ(object)
 def read_object(vm: Interpreter, value: object, source: Source) -> Any:
-    """Every other object: guard its type; its attributes are guarded when they are read."""
+    """Read an object of another type: the guard compares its class; attributes are guarded when they are read."""
     if isinstance(value, enum.Enum) and id(type(value)) not in vm.python.made_classes:
         return read_constant(vm, value, source)
     vm.check_type(value, source)
@@ -295,14 +297,15 @@ def read_object(vm: Interpreter, value: object, source: Source) -> Any:
 
 
 def is_constant(value: object) -> bool:
-    """Immutable data, or a value that is guarded by identity."""
+    """Whether the value is immutable data, or of a kind that is guarded by identity."""
     if is_bound(value):
         return False
     return type(value) in LEAVES or isinstance(value, CONSTANT_TYPES) or isinstance(value, types.FunctionType)
 
 
 def own_dict(obj: object) -> dict[str, object] | None:
-    """The instance's dictionary; for some objects `__dict__` does not show it, as for type variables from 3.12 on."""
+    """The instance's dictionary, also if `__dict__` does not show it (type variables from 3.12 on); None without
+    one."""
     try:
         attributes = object.__getattribute__(obj, "__dict__")
     except AttributeError:
