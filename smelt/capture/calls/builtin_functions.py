@@ -1,4 +1,4 @@
-"""Captured forms of builtin functions that ask about types, attributes and the frame."""
+"""Captured forms of builtin functions that inspect types, attributes and the frame."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ _GENERATOR = _a_generator()
 
 
 def visible(vm: Interpreter, value: object) -> Any:
-    """A real object that answers questions about its class as the program expects of `value`."""
+    """A real object of the class that the program expects of `value`, for `isinstance`, `type` and similar
+    functions.
+    """
     if type(value) is TraceTensor:
         return vm.tensors.stand_in(value)
     if isinstance(value, SYMBOLIC):
@@ -78,7 +80,9 @@ def _may_define_class(kind: type) -> bool:
 
 
 def _isinstance_by_class(vm: Interpreter, value: object, cls: object) -> bool:
-    """`isinstance` of such an object: true of its class, else of its `__class__`."""
+    """`isinstance(value, cls)` for an object that may define `__class__`: tests its class first, then its
+    `__class__`.
+    """
     if type(cls) is tuple:
         return any(_isinstance_by_class(vm, value, each) for each in cls)
     kind = type(value)
@@ -101,7 +105,7 @@ def _isinstance_by_class(vm: Interpreter, value: object, cls: object) -> bool:
 
 @special(builtins.isinstance)
 def is_instance(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """isinstance(object, class or tuple)"""
+    """Captured form of `isinstance(object, class or tuple)`."""
     value, cls = args
     kind = type(value)
     cls = vm.effects.plain(cls)
@@ -118,7 +122,7 @@ def is_instance(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 @special(issubclass)
 def is_subclass(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """issubclass(class, class or tuple)"""
+    """Captured form of `issubclass(class, class or tuple)`."""
     kind, cls = map(vm.effects.plain, args)
     answer = _isinstance_runner(vm, cls)(issubclass, kind, cls)
     if not answer:
@@ -127,15 +131,15 @@ def is_subclass(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _isinstance_runner(vm: Interpreter, cls: object) -> Any:
-    """The function that runs `isinstance` and `issubclass`: through the interpreter where the program's own code
-    answers.
+    """The function that runs `isinstance` and `issubclass`: the interpreter's `native` if the class check may run code
+    of the program, else `user`.
     """
     kinds = map(type, cls) if type(cls) is tuple else (type(cls),)
     return user if all(is_frozen(kind.__module__) for kind in kinds) else vm.native
 
 
 def _guard_unregistered(vm: Interpreter, kind: type, cls: object) -> None:
-    """Guard that `abc.ABC.register` does not make one class a subclass of the other later."""
+    """Guard that `kind` is not registered later as a virtual subclass of `cls` by `abc.ABC.register`."""
     for each in cls if isinstance(cls, tuple) else (cls,):
         if isinstance(each, abc.ABCMeta) and not (is_frozen(each.__module__) and is_frozen(kind.__module__)):
             vm.guards.flag(issubclass, (kind, each), False)
@@ -143,7 +147,7 @@ def _guard_unregistered(vm: Interpreter, kind: type, cls: object) -> None:
 
 @special(type)
 def type_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """type(object), or a class made at run time"""
+    """Captured form of `type(object)`. The form with three arguments, which makes a class, ends the graph."""
     if len(args) == 1:
         return type(visible(vm, args[0])) if type(args[0]) is not TraceTensor else vm.type_of(args[0])
     raise Break("a class is made", "each call makes another one", "define it outside of the compiled function")
@@ -151,7 +155,9 @@ def type_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(collections.namedtuple)
 def make_named_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """collections.namedtuple(name, fields): a class of the program's module"""
+    """Captured form of `collections.namedtuple(name, fields)`: the class belongs to the module of the calling
+    function.
+    """
     plain, named = vm.effects.plain(args), {key: vm.effects.plain(value) for key, value in kwargs.items()}
     defaults = named.get("defaults")
     if isinstance(defaults, (tuple, list)) and any(type(each) in COMPUTED for each in defaults):
@@ -177,41 +183,41 @@ def make_named_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(types.ModuleType)
 def make_module(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """types.ModuleType(name)"""
+    """Captured form of `types.ModuleType(name)`."""
     raise Break("a module is made", "each call makes another one", "make it outside of the compiled function")
 
 
 @special(anext)
 def next_asynchronous(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """anext(iterator[, default])"""
+    """Captured form of `anext(iterator[, default])`."""
     raise Break("anext()", "coroutines are not captured, and CPython's C code takes no exception there")
 
 
 @special(len)
 def length(vm: Interpreter, args: Args, kwargs: Kwargs) -> int:
-    """len(object)"""
+    """Captured form of `len(object)`."""
     return containers.length(vm, *args)
 
 
 @special(bool)
 def boolean(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """bool(object)"""
+    """Captured form of `bool(object)`."""
     return containers.truth(vm, *args) if args else False
 
 
 @special(operator.not_)
 def negate(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """operator.not_(object)"""
+    """Captured form of `operator.not_(object)`."""
     return not containers.truth(vm, *args)
 
 
 def _expect_name(fn: Callable[..., object], args: Args, kwargs: Kwargs, counts: tuple[int, ...] = (2,)) -> None:
-    """Require that the arguments of a function of attributes are an object, a name, and as many others as `counts`
-    allows.
+    """Require that the arguments of an attribute function are an object, an attribute name, and further arguments;
+    `counts` lists the allowed numbers of arguments.
 
     Raises:
-        UserError: the function's own error otherwise.
-        Break: the name is a text of unknown characters, or of a subclass of str.
+        UserError: the arguments are different ones; the error is the function's own.
+        Break: the name is a string of unknown characters, or of a subclass of str.
     """
     fits = len(args) in counts and not kwargs
     if fits and type(args[1]) is str:
@@ -223,7 +229,7 @@ def _expect_name(fn: Callable[..., object], args: Args, kwargs: Kwargs, counts: 
 
 @special(getattr)
 def get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """getattr(object, name[, default])"""
+    """Captured form of `getattr(object, name[, default])`."""
     _expect_name(getattr, args, kwargs, (2, 3))
     try:
         return vm.load_attr(args[0], args[1])
@@ -235,7 +241,7 @@ def get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(hasattr)
 def has_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """hasattr(object, name)"""
+    """Captured form of `hasattr(object, name)`."""
     _expect_name(hasattr, args, kwargs)
     try:
         vm.load_attr(*args)
@@ -248,20 +254,20 @@ def has_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 @special(setattr)
 def set_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """setattr(object, name, value)"""
+    """Captured form of `setattr(object, name, value)`."""
     _expect_name(setattr, args, kwargs, (3,))
     store_attr(vm, *args)
 
 
 @special(delattr)
 def del_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """delattr(object, name)"""
+    """Captured form of `delattr(object, name)`."""
     _expect_name(delattr, args, kwargs)
     delete_attr(vm, *args)
 
 
 def _register_writes(base: object) -> None:
-    """`__setattr__` and `__delattr__` of a class that programs inherit from."""
+    """Register captured forms of `__setattr__` and `__delattr__` of a class that programs inherit from."""
 
     def set_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
         _expect_name(base.__setattr__, args, kwargs, (3,))
@@ -280,13 +286,13 @@ def _register_writes(base: object) -> None:
 
 
 for _base in (object, type, types.ModuleType):
-    if "__setattr__" in vars(_base):  # from 3.13 on modules inherit that of object
+    if "__setattr__" in vars(_base):  # from Python 3.13 on modules inherit the method of object
         _register_writes(_base)
 
 
 @special(object.__getattribute__)
 def object_get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """object.__getattribute__(object, name)"""
+    """Captured form of `object.__getattribute__(object, name)`."""
     _expect_name(object.__getattribute__, args, kwargs)
     obj, name = args
     return load_generic(vm, obj, type(obj), name, vm.sources.get(id(obj)))
@@ -294,19 +300,19 @@ def object_get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(type.__getattribute__)
 def type_get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """type.__getattribute__(class, name)"""
+    """Captured form of `type.__getattribute__(class, name)`."""
     return load_class_attr(vm, *args)
 
 
 @special(callable)
 def is_callable(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """callable(object)"""
+    """Captured form of `callable(object)`."""
     return callable(visible(vm, args[0]))
 
 
 @special(iter)
 def iterate(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """iter(object)"""
+    """Captured form of `iter(object)`."""
     if len(args) == 2:
         return calls.call_native(vm, iter, args, kwargs)
     return containers.iterate(vm, *args)
@@ -314,7 +320,7 @@ def iterate(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(next)
 def advance(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """next(iterator[, default])"""
+    """Captured form of `next(iterator[, default])`."""
     if len(args) == 1:
         return containers.advance_or_raise(vm, args[0])
     value = containers.advance(vm, args[0])
@@ -323,7 +329,7 @@ def advance(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(super)
 def make_super(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """super() and super(class, object)"""
+    """Captured forms of `super()` and `super(class, object)`."""
     if args:
         return _super(vm, *args)
     frame = vm.frames[-1]
@@ -345,7 +351,7 @@ def make_super(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _super(vm: Interpreter, cls: Any, *of: object) -> object:
-    """super(class[, object])"""
+    """The object `super(class[, object])`."""
     if of and type(of[0]) is TraceTensor and not isinstance(of[0], cls):
         raise Break("super() of a tensor", "the graph's tensors are of another class")
     return user(super, cls, *of)
@@ -353,7 +359,7 @@ def _super(vm: Interpreter, cls: Any, *of: object) -> object:
 
 @special(vars)
 def variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """vars(object)"""
+    """Captured form of `vars(object)`."""
     if not args:
         raise Break("vars() without an object", "local variables are not a dict while capturing", in_frame=True)
     try:
@@ -366,7 +372,7 @@ def variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(dir)
 def list_names(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """dir([object])"""
+    """Captured form of `dir([object])`."""
     if not args:
         raise Break("dir() without an object", "it looks at the frame that calls it", in_frame=True)
     return calls.call_native(vm, dir, args, kwargs)
@@ -374,14 +380,14 @@ def list_names(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(globals)
 def global_variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """globals()"""
+    """Captured form of `globals()`."""
     namespace = vm.frames[-1].globals
     return vm.register(namespace, vm.globals_source(namespace))
 
 
 @special(locals)
 def local_variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """locals()"""
+    """Captured form of `locals()`."""
     frame = vm.frames[-1]
     out = {}
     for slot, name in enumerate(frame.code.co_varnames):
@@ -395,14 +401,14 @@ def local_variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(os.fspath)
 def file_path(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """os.fspath(path)"""
+    """Captured form of `os.fspath(path)`."""
     method = python_method(vm, args[0], "__fspath__")
     return vm.call(method, args, {}) if method is not None else user(os.fspath, *args)
 
 
 @special(_warnings.warn)
 def warn(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """warnings.warn(...)"""
+    """Captured form of `warnings.warn(...)`."""
     try:
         given = _WARN.bind(*args, **kwargs)
     except TypeError:
@@ -427,7 +433,7 @@ def _warn(
     *,
     skip_file_prefixes: object = (),
 ) -> None:
-    """The arguments of `warnings.warn`."""
+    """The signature of `warnings.warn`, to which its arguments are bound."""
 
 
 _WARN = inspect.signature(_warn)
@@ -442,7 +448,7 @@ def _is_warning(message: object, category: object = None, stacklevel: object = 1
 
 @special(_warnings.warn_explicit)
 def warn_explicit(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """warnings.warn_explicit(...)"""
+    """Captured form of `warnings.warn_explicit(...)`."""
     try:
         given = _WARN_EXPLICIT.bind(*args, **kwargs).arguments
     except TypeError:
@@ -464,7 +470,7 @@ def _warn_explicit(
     module_globals: object = None,
     source: object = None,
 ) -> None:
-    """The arguments of `warnings.warn_explicit`."""
+    """The signature of `warnings.warn_explicit`, to which its arguments are bound."""
 
 
 _WARN_EXPLICIT = inspect.signature(_warn_explicit)
@@ -472,25 +478,25 @@ _WARN_EXPLICIT = inspect.signature(_warn_explicit)
 
 @special(sys.exception)
 def exception(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """sys.exception()"""
+    """Captured form of `sys.exception()`."""
     inside = vm.handled()
     return vm.outer_exception() if inside is None else inside
 
 
 @special(sys.exc_info)
 def exc_info(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """sys.exc_info()"""
+    """Captured form of `sys.exc_info()`."""
     error = exception(vm, args, kwargs)
     return (None, None, None) if error is None else (type(error), error, vm.load_attr(error, "__traceback__"))
 
 
 @ATTR(BaseException)
 def load_exception_attr(vm: Interpreter, error: BaseException, name: str) -> object:
-    """An attribute of an exception. Only an exception that Python itself raised has the traceback of eager.
+    """An attribute of an exception. Only an exception that Python itself raised has the same traceback as in eager.
 
     Raises:
         Restart: the program reads the traceback of an exception that capture raised.
-        Break: it reads the traceback of an exception from outside.
+        Break: the program reads the traceback of an exception from outside.
     """
     raised = vm.python.errors.get(id(error)) if name in ("__traceback__", "with_traceback") else None
     if raised is not None and vm.finalizers.allowed:
@@ -504,7 +510,7 @@ def load_exception_attr(vm: Interpreter, error: BaseException, name: str) -> obj
 
 @special(vars(BaseException)["add_note"])
 def add_note(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`error.add_note(text)`: appends to the list that is the exception's `__notes__`."""
+    """Captured form of `error.add_note(text)`: appends the text to the exception's list `__notes__`."""
     error, note = args
     if vm.type_of(note) is str:
         try:
@@ -532,18 +538,18 @@ def refuse_stack_or_clock(vm: Interpreter, args: Args, kwargs: Kwargs) -> object
 
 
 def _reads_caller_variables(vm: Interpreter) -> bool:
-    """Whether code may read variables of the frames that called it, and not just their names and lines."""
+    """Whether the interpreted code may read variables of calling frames, and not only their names and line numbers."""
     looking = (frame for frame in vm.frames if module_name(frame.globals.get("__name__")) not in _READING_OWN_CALLERS)
     return any("f_locals" in frame.code.co_names for frame in looking)
 
 
 _READING_OWN_CALLERS = ("typing", "typing_extensions")
-"""Modules that read variables of a caller only where the caller is a function of these modules."""
+"""Modules whose code reads variables of a calling frame only if the caller is a function of these modules."""
 
 
 @special(builtins.input, builtins.open, builtins.compile)
 def refuse_outside_effects(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """Refuse functions that use files or the terminal, or compile code."""
+    """Refuse functions that access files or the terminal, or compile code."""
     raise Break("input, open or compile is called", "it acts outside of the program")
 
 
@@ -554,7 +560,7 @@ def refuse_code_in_frame(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _kind_of_number(dtype: torch.dtype) -> type:
-    """The Python type of a number of this dtype; int for booleans."""
+    """The Python type of numbers of a dtype: complex, float or int; int for booleans."""
     return complex if dtype.is_complex else float if dtype.is_floating_point else int
 
 
@@ -589,7 +595,7 @@ _register_numbers()
 
 @special(id)
 def identity(vm: Interpreter, args: Args, kwargs: Kwargs) -> int:
-    """id(object)"""
+    """Captured form of `id(object)`."""
     if type(args[0]) is TraceTensor:
         real = vm.tensors.real.get(id(args[0]))
         if real is None:
@@ -624,7 +630,9 @@ _register_identity()
 
 @special(hash)
 def hash_of(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """hash(object): a tensor's hash is its address, and that of a tuple depends on its items."""
+    """Captured form of `hash(object)`. The hash of a tensor follows from its address, the hash of a tuple from its
+    items.
+    """
     value = args[0] if len(args) == 1 else None
     if type(value) is TraceTensor:
         return identity(vm, args, kwargs)
@@ -647,7 +655,7 @@ def _guarded_id(vm: Interpreter, value: object, source: sources.Source) -> int:
 
 
 def _positional(fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Args:
-    """The arguments as positional ones, also for `pow(exp=2, base=3)`."""
+    """All arguments of a call as positional arguments, for example (3, 2) for `pow(exp=2, base=3)`."""
     return inspect.signature(fn).bind(*args, **kwargs).args if kwargs else args
 
 
@@ -673,7 +681,7 @@ _register_arithmetic()
 
 @ATTR(threading.local)
 def thread_attr(vm: Interpreter, obj: object, name: str) -> object:
-    """An attribute of threading.local."""
+    """An attribute of a `threading.local` object."""
     source = vm.source_of(obj)
     value = user(getattr, obj, name)
     return value if source is None else vm.external(value, sources.attr(source, name))
@@ -681,12 +689,12 @@ def thread_attr(vm: Interpreter, obj: object, name: str) -> object:
 
 @special(typing.cast)
 def cast(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """typing.cast(type, value)"""
+    """Captured form of `typing.cast(type, value)`."""
     return args[1]
 
 
 @special(types.FunctionType.__get__)
 def function_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`function.__get__(obj, type)`: the function bound to the object."""
+    """Captured form of `function.__get__(obj, type)`: the function bound to the object."""
     function, obj = args[0], args[1]
     return function if obj is None else types.MethodType(function, obj)

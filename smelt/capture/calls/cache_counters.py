@@ -10,11 +10,11 @@ Cache: TypeAlias = "functools._lru_cache_wrapper[object]"
 
 
 def subtract_calls(cache: Cache, hits: int = 0, misses: int = 0) -> None:
-    """Subtract calls that a capture made: the program's own call is counted when it runs.
+    """Subtract the calls that a capture made from a cache's counters: the program's own call is counted when it runs.
 
-    The counters are fields of a C object that only its own calls change. Their offsets are found with a cache whose
-    counters are known; where they are not found, as in another implementation of Python, the counters are left as they
-    are.
+    The counters are fields of a C object and have no setter, so their offsets in the object are determined with a cache
+    whose counters are known. If they cannot be determined, as in another implementation of Python, the counters stay
+    unchanged.
     """
     if type(cache) is not functools._lru_cache_wrapper:
         return
@@ -27,7 +27,7 @@ def subtract_calls(cache: Cache, hits: int = 0, misses: int = 0) -> None:
 
 @functools.cache
 def _offsets() -> tuple[int, int] | None:
-    """The offsets of the hits and of the misses in the object, in bytes; None where they are not found."""
+    """The offsets of the hit and miss counters in the cache object, in bytes; None if they cannot be determined."""
     cache = functools.lru_cache(maxsize=None)(_same)
     found = []
     for turn in range(2):
@@ -39,7 +39,7 @@ def _offsets() -> tuple[int, int] | None:
 
 
 def _call(cache: Cache, turn: int) -> None:
-    """Make calls after which no other word of the object has the value of a counter."""
+    """Make calls of the cache after which no other word of the cache object has the value of a counter."""
     for value in range(_MISSES[turn]):
         cache((turn, value))
     for _ in range(_HITS[turn]):

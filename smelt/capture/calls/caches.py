@@ -34,7 +34,8 @@ _WITHOUT_STATE = (type, tuple, types.FunctionType, types.BuiltinFunctionType, ty
 
 @CALL(functools._lru_cache_wrapper)
 def call_cached(vm: Interpreter, fn: functools._lru_cache_wrapper[object], args: Args, kwargs: Kwargs) -> object:
-    """functools.lru_cache: the cache is called where its arguments are plain, else its function is captured.
+    """Call a function with `functools.lru_cache`: the cache itself if the arguments are plain, else the captured
+    function.
 
     The cache is called at capture, and by a guard at each later check. An object as key is accepted only as the first
     argument of a method, and only if it came from outside: the attributes that the method reads are not part of the
@@ -66,8 +67,8 @@ def call_cached(vm: Interpreter, fn: functools._lru_cache_wrapper[object], args:
 
 
 def _capture(vm: Interpreter, fn: Cache, args: Args, kwargs: Kwargs, heard: bool) -> object:
-    """Capture the function in place of its cache; `heard`: the cache is called too, deferred in order with other
-    effects.
+    """Capture the wrapped function instead of calling its cache; `heard`: a call of the cache is also deferred, in
+    order with other effects.
 
     Raises:
         Break: the result belongs to the program and may be written to.
@@ -81,7 +82,7 @@ def _capture(vm: Interpreter, fn: Cache, args: Args, kwargs: Kwargs, heard: bool
 
 
 def _is_mutable(value: object) -> bool:
-    """Whether the result is an object that may be modified, so that a new one in its place is observable."""
+    """Whether the result is a mutable object: a program can observe if a call returns a new one instead."""
     return isinstance(value, (list, dict, set, bytearray)) or type(value) is tuple and any(map(_is_mutable, value))
 
 
@@ -90,21 +91,21 @@ def _logs(args: Args) -> bool:
 
 
 def _hashed_objects(vm: Interpreter, values: Args) -> list[object]:
-    """The arguments that are objects with state of their own."""
+    """The arguments that are tensors or objects with mutable state."""
     for value in values:
         _find_hash(vm, value)
     return [value for value in values if _has_state(vm, value)]
 
 
 def _method_owner(vm: Interpreter, args: Args, objects: list[object]) -> object:
-    """The object whose method is cached, if it is the only object among the arguments; else None."""
+    """The object whose method is cached, if it is the only argument with mutable state; else None."""
     return args[0] if args and objects == [args[0]] and _is_plain_object(vm, args[0]) else None
 
 
 def _call_cache(
     vm: Interpreter, fn: functools._lru_cache_wrapper[object], args: Args, kwargs: Kwargs, owner: object
 ) -> object:
-    """The cache's result: the call is made now and becomes a source, which guards evaluate.
+    """The result of the cache, which is called during capture; the call becomes a source, which guards evaluate.
 
     Args:
         owner: the object that is the first argument; None where all arguments are plain.
@@ -130,7 +131,7 @@ def _call_cache(
 
 
 def _refuse_eviction(fn: Cache, args: Args, kwargs: Kwargs) -> None:
-    """Refuse a call that would evict a result: guards get all results before the first is used.
+    """Refuse a call that would evict a cached result: guards read all results before the first is used.
 
     Raises:
         Break: the cache is full and does not contain the result.
@@ -141,8 +142,8 @@ def _refuse_eviction(fn: Cache, args: Args, kwargs: Kwargs) -> None:
 
 
 def _has_state(vm: Interpreter, value: Any) -> bool:
-    """Whether an argument is a tensor or an object of the program's own: the attributes a function reads are not its
-    key.
+    """Whether an argument is a tensor or an object of the program: the attributes that a function reads are not part of
+    the key.
     """
     kind = vm.type_of(value)
     if type(value) is tuple:
@@ -190,8 +191,8 @@ def _is_plain(value: object) -> bool:
 
 
 def _is_after_effects(vm: Interpreter, draws: bool = True) -> bool:
-    """Whether running a function now would run it before effects that precede it in the program; `draws`: it may draw
-    random numbers.
+    """Whether a function that runs during capture would run before effects that precede it in the program; `draws`: the
+    function may draw random numbers.
     """
     pending = vm.effects.pending() or vm.effects.deferred or vm.tensors.mutated
     return bool(pending or draws and vm.tensors.drawing)
@@ -224,7 +225,7 @@ def _names_only_stateless(function: types.FunctionType, code: types.CodeType, de
 
 
 def _writes_state(function: object) -> bool:
-    """Whether a function of the program writes to attributes or global variables: it must run as often as in eager."""
+    """Whether a function writes to attributes or global variables; such a function must run as often as in eager."""
     code = getattr(function, "__code__", None)
     return code is not None and any(each.opname in _STORES for each in dis.get_instructions(code))
 
@@ -254,8 +255,8 @@ def _is_cached(fn: functools._lru_cache_wrapper[object], args: Args) -> bool:
 
 @dataclass(frozen=True)
 class _CachedCall:
-    """A call of a cached function. It counts as a hit or a miss, so guards make it only after all
-    others have passed.
+    """A call of a cached function, which guards repeat. It changes the cache's counters, so it runs after all other
+    guards.
     """
 
     asked_last: ClassVar[bool] = True

@@ -56,7 +56,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 @CALL(types.FunctionType)
 def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
-    """A Python function."""
+    """Call a Python function, by its captured form, its policy, or by interpreting its bytecode."""
     key = id(fn)
     if key in CONSTANTS:
         return CONSTANTS[key]
@@ -125,7 +125,7 @@ def _refuse_disabled(fn: types.FunctionType) -> None:
 
 
 def _call_outside(fn: types.FunctionType) -> None:
-    """A function without a policy: nothing is done if it has no effect here, else the graph ends."""
+    """Handle a call of a function without a policy: ignore the call if it has no effect here, else end the graph."""
     if compiler_marks.no_effect(module_name(fn.__module__), fn.__name__):
         return
     if fn.__name__ == "graph_break" and module_name(fn.__module__).startswith("torch._dynamo"):
@@ -142,12 +142,12 @@ def _guard_defaults(vm: Interpreter, args: Args) -> None:
         if type(found) is types.FunctionType:
             defaults_of(vm, found)
             for name in ("__wrapped__", "__signature__"):
-                with contextlib.suppress(UserError):  # a missing attribute is guarded too
+                with contextlib.suppress(UserError):  # the absence of an attribute is guarded as well
                     _guard_defaults(vm, (vm.load_attr(found, name),))
 
 
 def refuse_frame_function(vm: Interpreter, fn: Callable[..., object], args: Args) -> None:
-    """Refuse a function that ran uninterpreted and returned a function that may refer to values of this call.
+    """Refuse the result of an uninterpreted call: a function that may refer to values of the present call.
 
     Raises:
         Break: an argument is a function that the frame has made, with a closure or defaults.
@@ -182,7 +182,7 @@ _SPECIAL_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_
 
 
 def start_generator(vm: Interpreter, frame: Frame) -> TracedGenerator:
-    """A call of a generator function."""
+    """Call a generator function: returns the generator, suspended at its start."""
     if not frame.code.co_flags & inspect.CO_GENERATOR:
         raise Break("a coroutine", "async functions are not captured")
     generator = TracedGenerator(vm, frame)
@@ -194,8 +194,8 @@ def start_generator(vm: Interpreter, frame: Frame) -> TracedGenerator:
 def defaults_of(vm: Interpreter, fn: types.FunctionType) -> tuple[tuple[object, ...] | None, dict[str, object] | None]:
     """(defaults of positional arguments, defaults of keyword arguments) of an inlined function, with guards on them.
 
-    A function that is guarded by identity has these very defaults. A function that is an argument may be made anew for
-    each call: then its code is guarded to be the same and its defaults to be equal.
+    A function that is guarded by identity keeps its default objects. A function that is an argument may be made anew
+    for each call: guards then require the same code and equal defaults.
     """
     known = vm.python.defaults.get(id(fn))
     if known is not None:
@@ -236,7 +236,7 @@ def call_leaf(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwarg
         return inline(vm, fn, args, kwargs)
     try:
         return call_torch(vm, fn, args, kwargs)
-    except Break as stop:  # the function reads an object of the program, or values: its body may still be captured
+    except Break as stop:  # the function reads a program object or tensor values: its body may still be captured
         if fn.__module__ != "torch.nn.functional":
             raise
         try:
@@ -246,7 +246,7 @@ def call_leaf(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwarg
 
 
 def _runs_program_code(value: object) -> bool:
-    """Whether torch would call code of the program through this value."""
+    """Whether torch would call code of the program when it uses this value."""
     if isinstance(value, (types.FunctionType, types.MethodType, functools.partial, torch.nn.Module)):
         return True
     called = next((vars(base)["__call__"] for base in type(value).__mro__ if "__call__" in vars(base)), None)
@@ -282,7 +282,7 @@ def _is_torchs(module: types.ModuleType, name: str) -> bool:
 
 
 def defer(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
-    """Defer a call whose result is not used: it is made after the graph, with the arguments as they are now.
+    """Defer a call whose result is not used until after the graph; its arguments keep their present contents.
 
     Raises:
         Break: an argument is a tensor, whose values the call would need.
@@ -299,7 +299,9 @@ def defer(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs
 
 
 def _refuse_misformatted(vm: Interpreter, name: str, args: Args) -> None:
-    """Refuse a log message that does not fit its arguments: handlers report that, or raise, at the call."""
+    """Refuse a log message whose format does not fit its arguments: handlers report the error, or raise it, at the
+    call.
+    """
     said = [*itertools.dropwhile(lambda value: isinstance(value, (logging.Logger, int)), args)]
     if not said or type(said[0]) is not str or any(type(value) is PrologueValue for value in said[1:]):
         return
@@ -327,15 +329,15 @@ _UNCHANGING = (
     *(type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType, BaseException, io.IOBase),
     *(logging.Filterer, logging.LogRecord, logging.Formatter),
 )
-"""Objects that logging works with and that do not change."""
+"""Types of arguments that a deferred call gets uncopied: their objects are treated as unchanging."""
 
 
 _COPY_BY_CLASS: ClassTable[Callable[..., object]] = by_class({kind: kind for kind in (list, tuple, set, frozenset)})
 
 
 def frozen(vm: Interpreter, name: str, value: object) -> object:
-    """The value, or a copy of a container, for a deferred call: the program may change the container
-    before that call.
+    """The value as an argument of a deferred call: containers are copied, since the program may change them before the
+    call is made.
     """
     kind = type(value)
     if kind in LEAVES or isinstance(value, (*_UNCHANGING, *CONSTANT_TYPES)):
@@ -346,7 +348,7 @@ def frozen(vm: Interpreter, name: str, value: object) -> object:
         raise Break(f"{name} with a tensor", "it shows the tensor's values")
     refuse_unknown((value,))
     if type(value) is warnings.catch_warnings and not vars(value)["_record"]:
-        return value  # its effects are deferred with it, in order
+        return value  # the effects of the context manager are deferred as well, in order
     if type(value) is collections.deque:
         return collections.deque([frozen(vm, name, item) for item in vm.effects.mirror(value)], value.maxlen)
     fill = _COPY_BY_CLASS.get(kind)
@@ -362,7 +364,7 @@ def frozen(vm: Interpreter, name: str, value: object) -> object:
 
 @CALL(types.MethodType)
 def call_method(vm: Interpreter, method: types.MethodType, args: Args, kwargs: Kwargs) -> object:
-    """A bound method."""
+    """Call a bound method."""
     if vm.source_of(method) is not None:
         return vm.call(vm.load_attr(method, "__func__"), (vm.load_attr(method, "__self__"), *args), kwargs)
     return vm.call(method.__func__, (method.__self__, *args), kwargs)
@@ -370,7 +372,7 @@ def call_method(vm: Interpreter, method: types.MethodType, args: Args, kwargs: K
 
 @CALL(functools.partial)
 def call_partial(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> object:
-    """functools.partial"""
+    """Call a `functools.partial` object."""
     if type(fn) is not functools.partial:
         return call_instance(vm, fn, args, kwargs)
     plain = vm.effects.plain
@@ -380,13 +382,13 @@ def call_partial(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> obj
 
 @CALL(staticmethod)
 def call_static(vm: Interpreter, fn: staticmethod[..., object], args: Args, kwargs: Kwargs) -> object:
-    """A staticmethod object."""
+    """Call a staticmethod object."""
     return vm.call(fn.__func__, args, kwargs)
 
 
 @CALL(weakref.ref)
 def call_weakref(vm: Interpreter, fn: weakref.ref[object], args: Args, kwargs: Kwargs) -> object:
-    """A weak reference."""
+    """Call a weak reference: returns its object, or None if the object is dead."""
     source = vm.source_of(fn)
     value = fn()
     if _is_kept_by_capture(vm, value) and not vm.finalizers.is_reached(value):
@@ -396,9 +398,7 @@ def call_weakref(vm: Interpreter, fn: weakref.ref[object], args: Args, kwargs: K
 
 
 def _is_kept_by_capture(vm: Interpreter, value: object) -> bool:
-    """Whether the object of a weak reference was made in the frame or is in a variable: capture itself
-    keeps it alive.
-    """
+    """Whether capture itself keeps the object of a weak reference alive: the frame made it, or a variable holds it."""
     source = vm.source_of(value)
     if source is not None:
         return source.kind == native.LOCAL and isinstance(value, torch.Tensor)
@@ -411,7 +411,7 @@ def _deref(ref: Any) -> object:
 
 @CALL(object)
 def call_instance(vm: Interpreter, obj: Any, args: Args, kwargs: Kwargs) -> object:
-    """An instance with `__call__`."""
+    """Call an instance of a class with `__call__`."""
     method = find_in_class(vm, type(obj), "__call__")
     if isinstance(method, types.FunctionType):
         return vm.call(method, (obj, *args), kwargs)
@@ -429,7 +429,7 @@ def call_instance(vm: Interpreter, obj: Any, args: Args, kwargs: Kwargs) -> obje
 
 @CALL(*NUMPY_FUNCTIONS)
 def call_numpy(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-    """A function of numpy: a constant on plain data, else an array of the prologue."""
+    """Call a NumPy function on plain data: the result is a constant or a prologue value."""
     if not all(map(_is_plain, (*args, *kwargs.values()))):
         raise Break(f"a call of numpy.{fn.__name__}", "it computes with values that are not known yet")
     return call_native(vm, fn, args, kwargs)
@@ -462,7 +462,7 @@ SAFE_MODULES = frozenset(
 
 @CALL(*C_FUNCTIONS)
 def call_builtin(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
-    """A C function or a method written in C."""
+    """Call a C function or a method written in C."""
     key = id(fn)
     if key in CONSTANTS:
         return CONSTANTS[key]
@@ -481,7 +481,7 @@ def call_builtin(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object
 
 
 def _call_descriptor(vm: Interpreter, fn: MethodOfC, args: Args, kwargs: Kwargs) -> object:
-    """`type.method(obj, ...)`"""
+    """Call a method descriptor of a C class: `type.method(obj, ...)`."""
     if args and type(args[0]) is TraceTensor and issubclass(TENSOR_TYPES[0], fn.__objclass__):
         if fn.__objclass__ is not object:
             return call_tensor_method(vm, fn.__name__, args, kwargs)
@@ -520,7 +520,7 @@ _LOGGING_LOCK = logging._lock  # type: ignore[attr-defined]
 def call_on_external(
     vm: Interpreter, fn: MethodOfC | BoundMethodOfC, owner: object, args: Args, kwargs: Kwargs
 ) -> object:
-    """A C method of an object from outside: builtin containers are replaced by their mirrors, other objects are
+    """Call a C method of an object from outside: a builtin container is replaced by its mirror, other objects are
     refused.
     """
     if isinstance(owner, CONTAINERS) or is_shown(owner):
@@ -544,7 +544,7 @@ def _refuse_unknown_c(fn: types.BuiltinFunctionType) -> None:
 
 
 def _refuse_unknown_arguments(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
-    """Refuse arguments whose present state C code must not see."""
+    """Refuse arguments whose state during capture C code must not read."""
     if _consumes(fn):
         vm.effects.refuse_iterators(args)
         for value in args:
@@ -562,7 +562,7 @@ def _with_callbacks(vm: Interpreter, fn: Callable[..., object], args: Args, kwar
 
 
 def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-    """Run C code, or a function that depends on its arguments alone, on the captured values."""
+    """Run a C function, or a function that depends only on its arguments, on the captured values."""
     if fn is numpy.frompyfunc or fn is numpy.vectorize.__init__:
         refuse_frame_function(vm, fn, (*args, *kwargs.values()))
     if is_numpy(fn) and not isinstance(fn, type) and not has_symint((*args, *kwargs.values())):
@@ -575,7 +575,7 @@ def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: 
     if fn in CALLERS:
         args, kwargs = _with_callbacks(vm, fn, args, kwargs)
     out = vm.native(fn, *args, **kwargs)
-    if isinstance(out, numpy.ndarray):  # an array of sizes, which were plain numbers to numpy
+    if isinstance(out, numpy.ndarray):  # made of sizes, which NumPy took for plain numbers
         return vm.prologue.run(fn, args, kwargs)
     for changed in args[:1]:
         vm.effects.copies.give_back(changed)
@@ -583,7 +583,9 @@ def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: 
 
 
 def _arguments_for_c(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """Arguments with mirrors in place of containers from outside, as deep as the function reads."""
+    """The arguments with external containers replaced by their mirrors, to the nesting depth that the function
+    reads.
+    """
     effects = vm.effects
     if returns_items(fn, kwargs):
         return tuple(map(effects.mirror, args)), {key: effects.mirror(value) for key, value in kwargs.items()}
@@ -601,7 +603,7 @@ def _arguments_for_c(vm: Interpreter, fn: Callable[..., object], args: Args, kwa
 
 
 def returns_items(fn: object, kwargs: Kwargs) -> bool:
-    """Whether C code returns the very items of a container without reading their contents."""
+    """Whether a C function returns items of a container unchanged, without reading their contents."""
     if isinstance(fn, type):
         return fn in _RETURNING_ITEMS or fn.__module__ == "itertools"
     return any(fn is each for each in _WITH_KEY) and kwargs.get("key") is not None
@@ -614,13 +616,13 @@ _TEXT_FUNCTIONS = frozenset({"_path_normpath", "_path_splitroot", "_path_splitro
 _STORING_METHODS = frozenset(
     {"append", "appendleft", "insert", "add", "setdefault", "__setitem__", "remove", "pop", "discard"}
 )
-"""Methods of containers that store the very objects they are given."""
+"""Methods of containers that store their arguments uncopied."""
 _READING_METHODS = frozenset(
     {"index", "count", *map("__{}__".format, "eq ne lt le gt ge contains repr str format".split())}
 )
-"""Methods of containers that read their items and change nothing."""
+"""Methods that read the items of their container and change nothing."""
 _COMPARING_METHODS = frozenset({"remove", "sort"})
-"""Methods that read the items and change the container."""
+"""Methods that read the items of their container and change the container."""
 _SAFE_ROOTS = frozenset(name.split(".")[0] for name in SAFE_MODULES) | {"torch"}
 
 
@@ -631,7 +633,7 @@ _STORING_OWNERS = classes(object, type, BaseException, *_MADE_OF)
 
 
 def _only_stores(fn: object) -> bool:
-    """Whether C code only stores or identifies the objects it is given."""
+    """Whether a C function only stores its arguments or compares their identities."""
     if isinstance(fn, types.FunctionType) or not isinstance(fn, _HASHABLE_CALLABLES):
         return isinstance(fn, types.FunctionType)
     owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
@@ -644,13 +646,14 @@ def _only_stores(fn: object) -> bool:
 
 
 def _consumes(fn: Callable[..., object]) -> bool:
-    """Whether it is a method of a container that may iterate its argument."""
+    """Whether a function is a method of a container that may iterate its argument."""
     owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
     return owner in _CONSUMING_OWNERS and fn.__name__ not in _STORING_METHODS
 
 
 def callback(vm: Interpreter, value: object, reads: bool = False) -> object:
-    """A function for C code to call: calls come back to the interpreter, except for int and float, which run often.
+    """A callable for C code: a trampoline back to the interpreter for all callables but int and float, which are called
+    often.
 
     Args:
         reads: the C code reads the characters of a returned text.
@@ -666,14 +669,14 @@ CALLERS: ClassTable[int] = by_class(
         **dict.fromkeys((sorted, min, max, list.sort), -1),
     }
 )
-"""C functions that call a function: the position of that argument (-1: none); arguments of these names
-are called too.
+"""C functions that call one of their arguments, with the position of that argument (-1: none). Keyword arguments named
+in `_FUNCTION_KEYWORDS` are called as well.
 """
 _FUNCTION_KEYWORDS = ("key", "func")
 
 
 class Trampoline:
-    """A function as C code sees it: a call interprets it, and gives a value that C code may read."""
+    """A function that C code calls: each call interprets the function and returns a value that C code may read."""
 
     def __init__(self, vm: Interpreter, fn: object, reads: bool = False) -> None:
         self.vm, self.fn, self.reads = vm, fn, reads

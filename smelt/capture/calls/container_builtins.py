@@ -27,8 +27,8 @@ from smelt.graph.trace.trace import TraceTensor
 def _iterable(
     vm: Interpreter, value: object, plain: Callable[[object], object] | None = None, fn: object = None
 ) -> object:
-    """The argument as an object that C code may iterate. If its class defines iteration in Python, the interpreter
-    iterates it and the result holds its items.
+    """The argument as an object that C code may iterate. If its class defines iteration in Python, the result is the
+    items, which the interpreter has iterated.
 
     Args:
         plain: converts an external container to a plain one; by default nested containers are converted as well.
@@ -116,7 +116,7 @@ _register_operators()
 
 @special(sum)
 def total(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """sum(iterable[, start])"""
+    """Captured form of `sum(iterable[, start])`."""
     items = vm.native(list, _iterable(vm, args[0])) if args else user(sum)
     start = args[1] if len(args) > 1 else kwargs.get("start", 0)
     if any(type(item) is TraceTensor for item in items) or type(start) is TraceTensor:
@@ -131,7 +131,7 @@ def total(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(reversed)
 def reverse(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """reversed(sequence)"""
+    """Captured form of `reversed(sequence)`."""
     method = python_method(vm, args[0], "__reversed__")
     if method is not None:
         return vm.call(method, args, {})
@@ -145,7 +145,7 @@ def reverse(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def as_mapping(vm: Interpreter, value: object) -> object:
-    """A mapping with Python methods as a plain dict, read through the interpreter."""
+    """A plain dict with the contents of a mapping whose methods are written in Python; the interpreter runs them."""
     if isinstance(value, dict) and python_method(vm, value, "__iter__") is None:
         return vm.effects.plain(value)
     if python_method(vm, value, "keys") is not None:
@@ -156,13 +156,13 @@ def as_mapping(vm: Interpreter, value: object) -> object:
 
 @special(dict)
 def make_dict(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """dict(mapping or iterable, **kwargs)"""
+    """Captured form of `dict(mapping or iterable, **kwargs)`."""
     return calls.call_native(vm, dict, tuple(as_mapping(vm, a) for a in args), kwargs)
 
 
 @special(dict.get)
 def dict_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """dict.get(key[, default])"""
+    """Captured form of `dict.get(key[, default])`."""
     container, key, *default = args
     source = vm.sources.get(id(container))
     if source is None or id(container) in vm.effects.mirrors or hashes(key):
@@ -174,19 +174,19 @@ def dict_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(dict.__getitem__, collections.OrderedDict.__getitem__)
 def dict_getitem(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """dict.__getitem__(key)"""
+    """Captured form of `dict.__getitem__(key)`."""
     return containers.dict_item(vm, *args)
 
 
 @special(containers.MAKING)
 def make_missing(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """defaultdict.__missing__(key)"""
+    """Captured form of `defaultdict.__missing__(key)`."""
     return containers.make_item(vm, *args)
 
 
 @special(dict.__contains__)
 def dict_contains(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """dict.__contains__(key)"""
+    """Captured form of `dict.__contains__(key)`."""
     container, key = args
     source = vm.sources.get(id(container))
     if source is None or id(container) in vm.effects.mirrors or hashes(key):
@@ -196,7 +196,7 @@ def dict_contains(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 @special(list.__getitem__, tuple.__getitem__)
 def sequence_getitem(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """list.__getitem__(index)"""
+    """Captured form of `list.__getitem__(index)`."""
     container, key = args
     source = vm.sources.get(id(container))
     base = list if isinstance(container, list) else tuple
@@ -207,14 +207,14 @@ def sequence_getitem(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(dict.update, dict.__init__)
 def dict_update(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """dict.update(mapping, **kwargs)"""
+    """Captured form of `dict.update(mapping, **kwargs)`."""
     refuse_past_order(dict.update, args)
     ordered_update(vm, args, kwargs)
 
 
 @special(collections.OrderedDict.update, collections.OrderedDict.__init__)
 def ordered_update(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """OrderedDict.update(mapping, **kwargs), also used for dict.update"""
+    """Captured form of `OrderedDict.update(mapping, **kwargs)`, also used for `dict.update`."""
     container, *given = args
     target = containers.writable(vm, container)
     store = python_method(vm, container, "__setitem__") if isinstance(container, collections.OrderedDict) else None
@@ -232,20 +232,20 @@ _UPDATE = collections.OrderedDict.update
 
 @special(list.append)
 def list_append(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """list.append(object)"""
+    """Captured form of `list.append(object)`."""
     vm.effects.append(*args)
 
 
 @special(list.extend)
 def list_extend(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """list.extend(iterable)"""
+    """Captured form of `list.extend(iterable)`."""
     container, more = args
     vm.native(list.extend, containers.writable(vm, container), _iterable(vm, more))
 
 
 @special(str.join)
 def join(vm: Interpreter, args: Args, kwargs: Kwargs) -> str:
-    """str.join(iterable)"""
+    """Captured form of `str.join(iterable)`."""
     pieces = _iterable(vm, args[1])
     pieces = pieces if isinstance(pieces, (list, tuple)) else vm.native(list, pieces)
     refuse_unknown((args[0], pieces))

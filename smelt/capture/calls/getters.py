@@ -29,7 +29,7 @@ def _arguments(getter: object) -> Args:
 
 
 def _known(vm: Interpreter, getter: object) -> bool:
-    """Whether a getter's arguments are plain data; guarded when the getter comes from outside."""
+    """Whether a getter's arguments are plain data. The arguments of a getter from outside are guarded."""
     source = vm.source_of(getter)
     if source is None:
         return True
@@ -60,7 +60,7 @@ _getter(operator.attrgetter, _attribute)
 
 @CALL(operator.methodcaller)
 def call_method_caller(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> object:
-    """operator.methodcaller"""
+    """Call an `operator.methodcaller` object."""
     if len(args) != 1 or kwargs or not _known(vm, fn):
         return call_instance(vm, fn, args, kwargs)
     (name, *given), named = _given(fn)

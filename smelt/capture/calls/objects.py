@@ -27,11 +27,11 @@ from smelt.graph.trace.trace import TraceTensor
 
 @CALL(type)
 def call_class(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object:
-    """`cls(*args, **kwargs)`"""
+    """Captured form of `cls(*args, **kwargs)`."""
     meaning = SPECIAL.get(id(cls))
     if meaning is not None:
         return meaning(vm, args, kwargs)
-    if cls in DISPATCH_GUARDS:  # made now, it would act on the capture itself
+    if cls in DISPATCH_GUARDS:  # an object made during capture would act on the capture itself
         raise Break(f"torch._C.{cls.__name__}()", "it changes how this thread dispatches operators while it lives")
     if issubclass(cls, torch.Tensor):
         raise Break(f"a {cls.__name__} is made", "a graph makes plain tensors only", "make it outside of the function")
@@ -47,7 +47,7 @@ def call_class(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object
 
 @special(vars(type)["__call__"])
 def call_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`super().__call__(*args)` in a metaclass"""
+    """Captured form of `super().__call__(*args)` in a metaclass."""
     if not args or not isinstance(args[0], type) or args[0] is type:
         return user(type.__call__, *args, **kwargs)
     return construct(vm, args[0], args[1:], kwargs)
@@ -62,7 +62,9 @@ def build_class(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object:
-    """`type.__call__(cls, ...)`: `__new__`, then `__init__` if that returned an instance."""
+    """Captured form of `type.__call__(cls, ...)`: calls `__new__`, then `__init__` if `__new__` returned an
+    instance.
+    """
     if _has_finalizer(cls):
         raise Break(f"a {cls.__name__} is made", "its __del__ runs when Python drops it")
     new, init = _python_method(vm, cls, "__new__"), _python_method(vm, cls, "__init__")
@@ -85,8 +87,8 @@ def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object:
 
 
 def _has_finalizer(cls: type) -> bool:
-    """Whether a class of the program's has a `__del__`, also one written in C: that of a file calls `close` and
-    `flush`.
+    """Whether a class of the program has a `__del__`, also one inherited from a C class: the `__del__` of files calls
+    `close` and `flush`.
     """
     flags = cls.__flags__
     return bool(flags & HEAP and not flags & IMMUTABLE_TYPE) and any("__del__" in vars(base) for base in cls.__mro__)
@@ -120,7 +122,7 @@ def _register_weak_references() -> None:
 
 
 def _is_weak_table_callback(callback: object) -> bool:
-    """Whether the callback is one of the weak tables of Python's library, which calls nothing of the program's."""
+    """Whether the callback belongs to a weak container of Python's library; it calls no code of the program."""
     named = type(callback) is types.FunctionType and (module_name(callback.__module__), callback.__name__)
     return named in (("weakref", "remove"), ("_weakrefset", "_remove"))
 
@@ -130,7 +132,9 @@ _register_weak_references()
 
 @special(object.__reduce_ex__)
 def reduce_object(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`object.__reduce_ex__(protocol)`, with which `copy` reads an object's state; the state is read with guards."""
+    """Captured form of `object.__reduce_ex__(protocol)`, by which `copy` reads an object's state; the state is
+    guarded.
+    """
     if not args or id(args[0]) not in vm.sources or isinstance(args[0], CONTAINERS):
         return calls.call_native(vm, object.__reduce_ex__, args, kwargs)
     obj, cls = args[0], type(args[0])
@@ -148,7 +152,7 @@ def reduce_object(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(object.__getstate__)
 def object_state(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`object.__getstate__()`"""
+    """Captured form of `object.__getstate__()`."""
     if len(args) != 1 or id(args[0]) not in vm.sources or isinstance(args[0], CONTAINERS):
         return calls.call_native(vm, object.__getstate__, args, kwargs)
     if not _is_plain(type(args[0])):
@@ -157,7 +161,7 @@ def object_state(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _is_plain(cls: type) -> bool:
-    """Whether instances have no state besides a dictionary of attributes."""
+    """Whether instances of a class have no state besides a dictionary of attributes."""
     if cls.__reduce__ is not object.__reduce__ or cls.__reduce_ex__ is not object.__reduce_ex__:
         return False
     return is_written(cls) and cls.__dictoffset__ != 0 and not copyreg._slotnames(cls)  # type: ignore[attr-defined]
@@ -170,6 +174,8 @@ def _state(vm: Interpreter, obj: object) -> object:
 
 
 def _attributes(vm: Interpreter, obj: object) -> object:
-    """An object's attributes, in a new dictionary, whose address `deepcopy` may use; None without any."""
+    """An object's attributes in a new dictionary, which `deepcopy` may use as a key by address; None without
+    attributes.
+    """
     attributes = load_generic(vm, obj, type(obj), "__dict__", vm.sources.get(id(obj)))  # C code reads it without a hook
     return dict(vm.effects.mirror(attributes)) or None

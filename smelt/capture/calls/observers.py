@@ -1,8 +1,8 @@
-"""Effects of deferred calls on what the program reads: a log, a warning or a print may run code of the program.
+"""Detects deferred calls (logging, warnings, print) that run code of the program and may change what the program reads.
 
-Handlers, filters, streams and hooks of the program may change objects that the program reads later. The objects that
-they can reach are known: where the program has read one of them, or is about to, the graph ends at the call, which is
-then made in order.
+Handlers, filters, streams and hooks of the program may change objects that the program reads later. Capture collects
+the objects that they can reach. If the program has read one of these objects, or reads one later, the graph ends at the
+call, which then runs in program order.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from smelt.capture.core.values import is_bound, own_dict
 from smelt.capture.tensors.fallible_ops import note_deferred
 
 _MAX_FOLLOWED_OBJECTS = 2000
-"""The most objects that are followed from the functions that a call runs."""
+"""Maximum number of objects that are searched from each object or function of the program that a call runs."""
 
 
 class Observed:
     """The objects that code of the program may change when the deferred calls are made.
 
     Attributes:
-        step: the step of the capture at which the first of these calls is.
-        targets: identities of objects, and (identity of globals, name), that it may write to.
+        step: the step of the capture at which the first of these calls was deferred.
+        targets: identities of the objects, and (identity of globals, name) of the global variables, that the calls may
+            write to.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class Observed:
         """Note that the program reads an object from outside, or a global variable.
 
         Raises:
-            Restart: a deferred call may change it; the graph ends before that call.
+            Restart: a deferred call may change the object or variable; the graph ends before that call.
         """
         if target in self.targets:
             raise Restart(
@@ -72,7 +73,7 @@ class Observed:
             )
 
     def _reached(self, start: Any) -> Iterator[object]:
-        """The objects and variables that a function or object of the program can reach by itself."""
+        """The identities of objects and the global variables that a function or object of the program can reach."""
         left, seen = [start], {id(start)}
         while left and len(seen) < _MAX_FOLLOWED_OBJECTS:
             value = left.pop()
@@ -138,7 +139,7 @@ def _referents(value: object) -> list[object]:
 
 
 def _code_run_by(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> list[object]:
-    """Objects and functions of the program that a call runs by itself."""
+    """The objects and functions of the program whose code a call runs."""
     found: list[object] = []
     if args and isinstance(args[0], (logging.Handler, logging.Filter)):
         return found  # a handler or filter that calls a method of its base class
@@ -156,15 +157,15 @@ def _code_run_by(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> lis
 
 
 def _is_silent(fn: object, args: Args) -> bool:
-    """Whether this is a log of a level that the logger ignores."""
+    """Whether the call logs at a level that its logger ignores."""
     logger = args[0] if args and isinstance(args[0], logging.Logger) else logging.root
     level = getattr(logging, getattr(fn, "__name__", "").upper(), None)
     return type(level) is int and not logger.isEnabledFor(level)
 
 
 def _is_changed(vm: Interpreter, fn: object, args: Args) -> bool:
-    """Whether changes that the program made to a logger and its handlers are still pending: capture
-    writes lists last.
+    """Whether changes of the program to a logger or its handlers are still pending: residual code writes changed lists
+    after it makes deferred calls.
     """
     logger = next((each for each in args if isinstance(each, logging.Logger)), None)
     if logger is None:
@@ -182,7 +183,7 @@ def _is_redirected(vm: Interpreter) -> bool:
 
 
 def _module_attribute(vm: Interpreter, name: str) -> object:
-    """An attribute of the module `warnings`, as the program has set it."""
+    """An attribute of the module `warnings`: the value that the program has assigned, else the module's own."""
     store = vm.effects.variable(warnings, name)
     return vars(warnings)[name] if store is None else store.value
 

@@ -29,7 +29,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 def _text_method(vm: Interpreter, fn: Callable[..., object], value: object) -> object:
-    """The method of the program that gives a value's text; None without one."""
+    """The Python method of the program that gives a value's text; None if there is no such method."""
     names = [{str: "__str__", repr: "__repr__", format: "__format__"}[fn]]
     if fn is str and type(value).__str__ is object.__str__:
         names.append("__repr__")
@@ -38,7 +38,7 @@ def _text_method(vm: Interpreter, fn: Callable[..., object], value: object) -> o
 
 
 def to_text(vm: Interpreter, fn: Callable[..., object], value: object, *rest: object) -> object:
-    """str(value), repr(value) or format(value, spec)"""
+    """The result of `fn`, which is `str`, `repr` or `format`, for a value; `rest` is the format specification."""
     if type(value) in _BOUND and visible(vm, value) is not value:
         raise Break("the text of a method written in C", "it shows an address")
     if type(value) is PrologueValue:
@@ -104,7 +104,9 @@ def container_text(vm: Interpreter, value: object) -> object:
 
 
 def joined(vm: Interpreter, pieces: Iterable[Any]) -> object:
-    """The concatenated pieces; the result is unknown, or made in the prologue, if a piece is."""
+    """The concatenated pieces. If a piece is unknown text, the result is unknown; if a piece is a prologue value, so is
+    the result.
+    """
     pieces = list(pieces)
     if any(type(piece) is PrologueValue for piece in pieces):
         return vm.prologue.run("".join, (pieces,), {})
@@ -114,19 +116,19 @@ def joined(vm: Interpreter, pieces: Iterable[Any]) -> object:
 
 @special(str)
 def to_str(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """str(object)"""
+    """Captured form of `str(object)`."""
     return to_text(vm, str, args[0]) if len(args) == 1 and not kwargs else vm.native(str, *args, **kwargs)
 
 
 @special(repr)
 def to_repr(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """repr(object)"""
+    """Captured form of `repr(object)`."""
     return to_text(vm, repr, *args)
 
 
 @special(format)
 def to_format(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """format(object[, spec])"""
+    """Captured form of `format(object[, spec])`."""
     return to_text(vm, format, *args)
 
 
@@ -149,14 +151,14 @@ _make_encoder: Any = vars(json.encoder)["c_make_encoder"]
 
 @special(_make_encoder)
 def make_encoder(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """The C encoder of json: it calls a function of the program for objects that it does not know."""
+    """Make the C encoder of `json`, which calls a function of the program for objects of unsupported types."""
     markers, default, *rest = args
     return vm.native(_make_encoder, markers, calls.callback(vm, default, reads=True), *rest, **kwargs)
 
 
 @special(str.format)
 def format_string(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """str.format(...): each field is formatted by the interpreter."""
+    """Captured form of `str.format(...)`: the interpreter formats each field."""
     text, *given = args
     refuse_unknown((text,))
     if all(type(value) in LEAVES for value in (*given, *kwargs.values())):
@@ -165,7 +167,7 @@ def format_string(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 class _Fields:
-    """The arguments of one `str.format`, which fields name by keyword, by number, or in order."""
+    """The arguments of one call of `str.format`; a field selects one by keyword, by number, or by its order."""
 
     def __init__(self, args: list[object], kwargs: Kwargs) -> None:
         self.args, self.kwargs = args, kwargs
@@ -173,7 +175,7 @@ class _Fields:
         self.numbered: bool | None = None
 
     def find(self, name: Any) -> object:
-        """The argument with which a field begins."""
+        """The argument that the name at the beginning of a field selects."""
         if name != "" and type(name) is str:
             return user(self.kwargs.__getitem__, name)
         numbered = name != ""
@@ -223,7 +225,9 @@ def _field(vm: Interpreter, field: str, fields: _Fields) -> object:
 
 @special(print)
 def print_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """print(...): now if the stream is an object of the frame, else after the graph, with the texts as they are now"""
+    """Captured form of `print(...)`: runs now if the frame made the stream, else after the graph with the present
+    texts.
+    """
     for between in (kwargs.get("sep"), kwargs.get("end")):
         if between is not None and not isinstance(between, (str, UnknownText)):
             raise Break("print() with arguments that it refuses", "it raises where it stands")

@@ -15,7 +15,7 @@ from smelt.capture.core.registry import special
 
 
 def _register_made(*kinds: type) -> None:
-    """Register classes whose objects residual code makes as the program did."""
+    """Register classes whose objects residual code makes by the same call as the program."""
     for kind in kinds:
         special(kind)(functools.partial(_make, kind))
 
@@ -61,8 +61,8 @@ def refuse_own_cache(vm: Interpreter, fn: functools._lru_cache_wrapper[object]) 
 
 @special(functools.partial)
 def make_partial(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`functools.partial(function, ...)`: of another partial it takes the function and the arguments, as
-    they are now.
+    """Captured form of `functools.partial(function, ...)`. If `function` is a partial, the new partial takes over its
+    function and its present arguments.
     """
     outer = args[0] if args else None
     if isinstance(outer, functools.partial) and _is_merged(vm, outer):
@@ -73,7 +73,7 @@ def make_partial(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _is_merged(vm: Interpreter, outer: functools.partial[object]) -> bool:
-    """Whether a new partial takes over the contents of `outer` and not the object: if `outer` has no attribute
+    """Whether a new partial takes over the contents of `outer` instead of calling it: `outer` has no attribute
     dictionary.
     """
     if _NESTS_SUBCLASSES and type(outer).__call__ is not functools.partial.__call__:
@@ -91,9 +91,9 @@ class _WithOwnCall(functools.partial[object]):
 
 _sample = _WithOwnCall(len)
 _NESTS_SUBCLASSES = functools.partial(_sample).func is _sample
-"""Whether partials of a subclass with its own `__call__` are nested and not merged, as from CPython 3.13 on."""
+"""Whether `functools.partial` nests partials of a subclass instead of merging them, as CPython does from 3.13 on."""
 
 
 def _is_bare(outer: functools.partial[object]) -> bool:
-    """Whether no attribute was read or set, which would have made the dictionary."""
+    """Whether the partial has no attribute dictionary: Python makes one when an attribute is read or set."""
     return functools.partial.__reduce__(outer)[2][3] is None

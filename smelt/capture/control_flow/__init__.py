@@ -1,1 +1,1 @@
-"""Branches on tensors' values: both arms are captured and merged, or the graph checks a condition when it runs."""
+"""Branches on tensors' values: both arms are captured and merged, or the graph checks the condition at run time."""

@@ -21,7 +21,7 @@ from smelt.graph.ir.symint import from_torch
 from smelt.graph.trace.trace import TraceTensor
 
 _MAX_INSTRUCTIONS = 60
-"""Instructions of the longest path to a `raise`."""
+"""Maximum number of instructions from a branch to its `raise`."""
 
 _ERROR_MAKING = (
     "LOAD_",
@@ -39,14 +39,16 @@ _ERROR_MAKING = (
 
 
 Check = Callable[[Any, Any, bool], bool]
-"""Records a check that the condition's truth is not this one; False: it cannot be checked."""
+"""Function that records a check that the truth value of a condition is not the given one; returns False if the
+condition cannot be checked.
+"""
 
 
 def assume_no_raise(
     vm: Interpreter, f: Frame, condition: Any, when_true: int, when_false: int, check: Check | None = None
 ) -> bool:
-    """Continue on the arm that does not raise, and record a check; False: neither or both raise, or it cannot be
-    checked.
+    """Continue on the arm that does not raise, and record a check of the condition. Returns False if neither arm or
+    both only raise, or if the condition cannot be checked.
     """
     check = check or _check
     for truth, raising, other in ((True, when_true, when_false), (False, when_false, when_true)):
@@ -75,12 +77,12 @@ def only_raises(decoded: Decoded, start: int) -> bool:
 
 
 def require_true(vm: Interpreter, condition: TraceTensor) -> bool:
-    """Record a check that the condition is true; False: it cannot be checked."""
+    """Record a check that the condition is true. Returns False if the condition cannot be checked."""
     return _check(vm, condition, False)
 
 
 def _check(vm: Interpreter, condition: TraceTensor, raises: bool) -> bool:
-    """Record a check that the condition's truth is not `raises`; False: it cannot be checked."""
+    """Record a check that the truth value of the condition is not `raises`. Returns False if it cannot be checked."""
     reads = vm.plan.checks and vm.values.are_read and vm.tensors is vm.outermost and not vm.control.branching
     if not reads or vm.tensors.region is not None:
         return False

@@ -84,7 +84,9 @@ _DECIDED_BY_JUMP = classes(TraceTensor, PhiValue, PrologueValue, *SYMBOLIC)
 
 
 def is_simple(decoded: Decoded, start: int, end: int) -> bool:
-    """Whether the instructions of `start` to `end` only compute and store local variables, and clamp."""
+    """Whether the instructions from `start` to `end` only compute and store local variables and call clamping
+    functions.
+    """
     names = decoded.names[start:end]
     if not 0 < len(names) <= MAX_INSTRUCTIONS or not _SIMPLE.issuperset(names) or _STORED.isdisjoint(names):
         return False
@@ -92,7 +94,7 @@ def is_simple(decoded: Decoded, start: int, end: int) -> bool:
 
 
 def _name_in(arg: object) -> object:
-    """The name in a decoded argument; some versions of Python put a flag before it."""
+    """The name in a decoded argument, which is preceded by a flag in some versions of Python; None without a name."""
     return arg[1] if type(arg) is tuple and len(arg) == 2 else arg if type(arg) is str else None
 
 
@@ -109,7 +111,7 @@ def _run_arm(vm: Interpreter, f: Frame, target: int) -> None:
         f.pc += 1
         try:
             handler(vm, f, arg)
-        except UserError:  # the program itself may not run this arm
+        except UserError:  # at run time the program may not take this arm
             raise containers.tensor_value("a branch on a tensor's value") from None
 
 

@@ -38,7 +38,7 @@ def jump(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: i
     """Jump by the truth of `value`; RETURN where both arms of a branch return.
 
     Raises:
-        Break: it depends on a tensor's value, and the arms cannot be one node.
+        Break: the truth value depends on a tensor's value, and the two arms cannot become one node.
     """
     if type(value) is PhiValue:
         if not value.plain:
@@ -67,7 +67,9 @@ def jump(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: i
 def _jump_on_prologue(
     vm: Interpreter, f: Frame, value: PrologueValue, when_true: int, when_false: int
 ) -> object | None:
-    """A branch on a random number: a node with both arms, else a version of the code for this call's arm."""
+    """Branch on a random number: record a node with both arms, or else capture this call's arm and guard the
+    condition.
+    """
     branch = (id(f.code), f.pc - 1)
     if not value.constant and branch not in vm.control.refused and vm.control.branches and vm.tensors.branches:
         try:
@@ -81,7 +83,9 @@ def _jump_on_prologue(
 
 
 def _jump_on_number(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: int) -> object | None:
-    """A branch on an unbacked number; where it cannot be a node, the graph ends where the number is read."""
+    """Branch on an unbacked number: record a node; if the branch cannot be one, the graph ends where the number is
+    read.
+    """
     predicate, branch = predicate_of(vm, value), (id(f.code), f.pc - 1)
     if predicate is not None and branch not in vm.control.refused and branch not in vm.control.branching:
         if assume_no_raise(vm, f, predicate, when_true, when_false, check_predicate):
@@ -129,7 +133,7 @@ def _cannot_be_node(said: str) -> Break:
 
 
 class _Branch:
-    """One branch while its arms are captured."""
+    """The state of one branch while its arms are captured."""
 
     def __init__(self, vm: Interpreter, f: Frame, condition: TraceTensor) -> None:
         self.vm, self.f, self.condition, self.tensors = vm, f, condition, vm.tensors
@@ -165,7 +169,7 @@ class _Branch:
         return RETURN if self.join == RETURNS else None
 
     def _read(self, slot: int, value: object) -> Any:
-        """The value of a variable after one arm. If the other arm has read the variable, it is read here too, with
+        """The value of a variable after one arm. A variable that only the other arm has read is read here as well, with
         guards.
         """
         if type(value) is not Unread:

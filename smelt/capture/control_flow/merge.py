@@ -1,4 +1,6 @@
-"""Merges the state after both arms of a branch: for each variable or item, one value that stands for either arm's."""
+"""Merges the state after both arms of a branch: each variable or item gets one value that represents both arms'
+values.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 class CannotMerge(Exception):
-    """The two arms cannot be one node."""
+    """Raised if the two arms of a branch cannot become one node."""
 
 
 class Arm:
-    """One arm of a branch: the nodes it added, and variables and stack (or the returned value) at its end.
+    """One arm of a branch: the nodes that it added, and the variables, stack and returned value at its end.
 
     Attributes:
-        changes: the contents at its end of the objects that it changed, by identity.
+        changes: final contents of the objects that the arm changed, by object identity.
     """
 
     def __init__(self, nodes: list[fx.Node], f: Frame, changes: dict[int, Content]) -> None:
@@ -33,10 +35,10 @@ class Arm:
 
 
 class Merge:
-    """Merges the values after both arms. The first of each pair belongs to the arm where `condition` holds.
+    """Merges the values after both arms. The first value of each pair is from the arm in which `condition` is true.
 
     Attributes:
-        outputs: (tensor or None, tensor or None, the tensor that stands for them outside).
+        outputs: triples (tensor of the true arm or None, tensor of the false arm or None, merged tensor).
     """
 
     def __init__(self, vm: Interpreter, condition: TraceTensor, before: Snapshot) -> None:
@@ -68,7 +70,11 @@ class Merge:
         return type(a)(items)
 
     def expression(self, a: object, b: object) -> Any:
-        """The same for values on the stack, or returned ones, which cannot be phi values."""
+        """The merged value of two stack elements or returned values, which cannot be a phi value.
+
+        Raises:
+            CannotMerge: the merged value would be a phi value.
+        """
         out = self(a, b)
         if type(out) is PhiValue:
             raise CannotMerge("an expression differs after them, and is not a tensor")
@@ -100,7 +106,7 @@ class Merge:
         return self._output(a, b)
 
     def _output(self, a: TraceTensor | None, b: TraceTensor | None) -> TraceTensor:
-        """The tensor that is one of the two. Writes to it are refused: they would write to both."""
+        """The merged tensor of two arms' tensors. Writes to it are refused: they would have to write to both."""
         key = (id(a), id(b))
         if key not in self._known:
             out = self._known[key] = self.vm.tensors.phi_tensor(self.condition, a, b)

@@ -1,7 +1,7 @@
 """`n = mask.sum().item()`, then `if n > 2`: branches on unbacked numbers.
 
-The comparison becomes a tensor of the graph, and the branch a node, as on any tensor's value (`conditionals`). Where
-one of the arms only raises, the compiled code checks the comparison, and capture assumes it from there on.
+The comparison becomes a tensor of the graph, and the branch a node, as for other tensors' values (`conditionals`). If
+one of the arms only raises, the compiled code checks the comparison, and capture assumes its result from there on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ COMPARE = {"==": torch.eq, "!=": torch.ne, "<": torch.lt, ">=": torch.ge}
 
 
 def predicate_of(vm: Interpreter, value: object) -> SymbolicPredicate | None:
-    """The predicate that `bool(number)` tests, if it depends on tensors' values and the graph may read these."""
+    """The predicate that `bool(number)` tests; None unless it depends on tensors' values and the graph may read
+    them.
+    """
     if not vm.values.are_read or vm.tensors is not vm.outermost:
         return None
     predicate = symbolic_value(value) if type(value) is torch.SymBool else None
@@ -60,7 +62,7 @@ def as_condition(vm: Interpreter, predicate: SymbolicPredicate) -> TraceTensor:
 
 
 def _tensor(vm: Interpreter, size: Size) -> TraceTensor:
-    """A tensor that has the number: the one that it was read from, if that is unchanged."""
+    """A tensor that contains the number: the tensor that it was read from, if that is unchanged."""
     symbol = as_symbol(size)
     read = None if symbol is None else vm.tensors.reads.found.get(symbol.name)
     if read is not None and read.dim is None and vm.tensors.reads.shows(read):

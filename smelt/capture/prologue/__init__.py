@@ -1,4 +1,4 @@
-"""The prologue: what Python computes without tensors (random numbers, clocks, NumPy) before the graph runs.
+"""The prologue: computations without tensors (random numbers, clocks, NumPy) that Python makes before the graph runs.
 
 Its operations are recorded during capture; the residual code of each call runs them in the same order.
 """

@@ -1,4 +1,6 @@
-"""Arguments and results of prologue operations: their present values, their examples, and which types are supported."""
+"""Arguments and results of prologue operations: their present values, their example values and their supported
+types.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from smelt.graph.ir.symint import SYMBOLIC_CLASSES, pinned
 from smelt.graph.trace.trace import TraceTensor
 
 MAX_LIST_ITEMS = 1024
-"""Largest number of items of a list that an operation returns."""
+"""Maximum number of items of a list or tuple that an operation returns."""
 
 
 class Method:
-    """A method call, by the method's name."""
+    """A function that calls the method of a given name on its first argument."""
 
     def __init__(self, name: str) -> None:
         self.name = self.__name__ = name
@@ -52,7 +54,7 @@ def may_share(a: object, b: object) -> bool:
 
 
 def fits(value: object) -> bool:
-    """Whether a prologue supports such values."""
+    """Whether a prologue operation may return the value."""
     if type(value) is tuple or type(value) is list:
         return len(value) <= MAX_LIST_ITEMS and all(map(fits, value))
     if type(value) is dict:
@@ -80,8 +82,12 @@ def examples(value: Any) -> Any:
 
 
 def as_now(value: object) -> object:
-    """The arguments as they are now: containers copied, since the program may change them, and sizes as plain
-    numbers."""
+    """A copy of the arguments in their present state: containers are copied, since the program may change them, and
+    symbolic sizes become plain numbers.
+
+    Raises:
+        Break: a prologue operation cannot take one of the arguments, such as a tensor or an iterator.
+    """
     kind = type(value)
     if kind is TraceTensor:
         raise Break("numpy or random with a tensor", "it needs the tensor's values")
@@ -118,7 +124,7 @@ def apart(*values: object) -> bool:
 
 
 def _memory(value: object) -> tuple[int, int]:
-    """The address of a CPU tensor's memory, and the number of bytes that it spans."""
+    """The address of a CPU tensor's memory and the number of bytes that it spans; (0, 0) for other values."""
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         return 0, 0
     size = extent(tuple(value.shape), value.stride()) * value.element_size() if value.numel() else 0

@@ -1,5 +1,6 @@
-"""Facts about functions that prologues call: which draw random numbers, which write, which have a predictable result
-type."""
+"""Properties of functions that prologues call: whether they draw random numbers, write, or have a predictable result
+type.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +25,19 @@ CLOCKS = frozenset(
 )
 
 SOURCES = CLOCKS | {numpy.random.seed}
-"""Functions, besides methods of generators, with another result at each call, or that set the state of generators."""
+"""Functions, besides generators' methods, whose result differs at each call, or that set the state of a generator."""
 
 MAKERS = frozenset({random.Random, numpy.random.RandomState, numpy.random.default_rng})
 """Functions that make random generators."""
 
 SEEDED = {numpy.random.seed: numpy.random.mtrand._rand}
-"""The generators whose state functions set."""
+"""The generator whose state a function sets."""
 
 EXACT = frozenset(
     "random uniform rand randn randint random_sample normal standard_normal permutation gauss normalvariate "
     "getrandbits randrange exponential seed triangular expovariate betavariate beta gamma integers".split()
 ) | {clock.__name__ for clock in CLOCKS}
-"""Methods of generators whose result's type, dtype and shape follow from the arguments."""
+"""Names of generators' methods and clocks for which type, dtype and shape of the result follow from the arguments."""
 
 _NUMBERS = "add sub mul neg pos lt le gt ge eq ne not_ truth abs and_ or_ xor iadd isub imul".split()
 CERTAIN = frozenset(
@@ -44,7 +45,7 @@ CERTAIN = frozenset(
     + [bool, float, str, abs, math.floor, math.ceil, math.trunc, torch.tensor, torch.from_numpy]
     + [numpy.stack, numpy.concatenate, numpy.abs, numpy.add, numpy.multiply, numpy.subtract, numpy.sqrt, numpy.exp]
 )
-"""Functions that raise no error, and whose result's kind follows from the kinds of the arguments."""
+"""Functions that raise no error and for which the kind of the result follows from the kinds of the arguments."""
 
 MUTATING = frozenset(
     [numpy.put, numpy.place, numpy.copyto, numpy.putmask, numpy.fill_diagonal, numpy.put_along_axis]
@@ -56,14 +57,14 @@ PLAIN_METHODS = frozenset(
     "astype sum mean std var min max argmin argmax prod any all copy item tolist transpose flatten ravel cumsum "
     "cumprod clip round swapaxes squeeze argsort conj dot trace diagonal view".split()
 )
-"""Methods of arrays and numbers whose result's kind follows from the arguments, if those are constant."""
+"""Names of methods of arrays and numbers for which constant arguments determine the kind of the result."""
 
 PURE_METHODS = PLAIN_METHODS | frozenset(
     "reshape repeat take nonzero choose compress searchsorted tobytes is_integer hex bit_length conjugate "
     "random uniform rand randn randint random_sample normal standard_normal permutation permuted choice integers "
     "gauss normalvariate sample randrange getrandbits choices upper lower strip format split join".split()
 )
-"""Methods that change neither their object nor their arguments."""
+"""Names of methods that change neither their object nor their arguments."""
 
 _PLAIN_FUNCTIONS = frozenset(
     {builtins.int, float, bool, str, complex, repr, format, abs, round, divmod, pow, min, max, sum, sorted, "".join}
@@ -73,10 +74,10 @@ _PLAIN_FUNCTIONS = frozenset(
 
 
 def range_of(generator: object, name: str, args: Sequence[Any], named: bool) -> tuple[object, object] | None:
-    """The least and the largest number that a method of a generator may return.
+    """The minimum and maximum of the numbers that a method of a generator may return; None if they are not known.
 
     Args:
-        named: there are keyword arguments.
+        named: whether there are keyword arguments.
     """
     if named or any(type(a) not in (int, float) for a in args):
         return None
@@ -106,7 +107,9 @@ _SWAPPED: dict[Callable[..., object], Callable[..., object]] = {
 
 
 def answer_by_range(fn: Callable[..., object], left: object, right: object) -> bool | None:
-    """The answer to a comparison of a number within a range with a plain one, if it is always the same; else None."""
+    """The result of comparing a prologue value of known range with a plain number, if the range decides it;
+    else None.
+    """
     if fn not in _ANSWERS:
         return None
     if not isinstance(left, PrologueValue):
@@ -117,7 +120,9 @@ def answer_by_range(fn: Callable[..., object], left: object, right: object) -> b
 
 
 def is_numpy(fn: object) -> bool:
-    """Whether it is a function or class of numpy that neither draws random numbers nor accesses files."""
+    """Whether `fn` is a function or class of NumPy that computes only: it draws no random numbers and is not in
+    `ACTING`.
+    """
     module = getattr(fn, "__module__", None)
     if isinstance(fn, numpy.ufunc):
         return True
@@ -133,7 +138,7 @@ ACTING = frozenset(
     "seterrcall errstate setbufsize set_printoptions printoptions vectorize frompyfunc apply_along_axis "
     "apply_over_axes piecewise fromfunction nditer".split()
 )
-"""Functions of numpy that act outside of the program, or call functions that they are given."""
+"""Names of NumPy functions that act outside of the program, or call functions among their arguments."""
 
 
 def is_plain(fn: object) -> bool:

@@ -1,4 +1,4 @@
-"""Functions of the program, without tensors, that draw random numbers: one prologue operation each, not interpreted.
+"""Functions of the program that draw random numbers and use no tensors: each call is one prologue operation.
 
 The numbers that such a function draws decide its control flow (`if len(chosen) == 0`), so that it cannot become a
 graph. Its code, and that of all functions that it calls, is scanned first: it may draw, and change what it made itself,
@@ -55,11 +55,11 @@ _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENE
 
 
 class _NotWhole(Exception):
-    """The function may do more than draw and compute."""
+    """Raised if a function may do more than draw random numbers and compute."""
 
 
 def call_whole(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
-    """Record the call as one operation of the prologue; NotImplemented when the function has to be interpreted."""
+    """Record the call as one operation of the prologue; NotImplemented if the function has to be interpreted."""
     if not _mentions_drawing(fn) or policy_of(fn) is not Policy.INLINE or vm.tensors is not vm.outermost:
         return NotImplemented
     try:
@@ -74,7 +74,7 @@ def call_whole(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwar
         return NotImplemented
     try:
         out = vm.prologue.whole(fn, plain_args, plain_kwargs)
-    except Exception:  # the program may handle it, and then what was drawn before counts: interpret the function
+    except Exception:  # the program may catch it after random numbers were drawn: interpret the function
         return NotImplemented
     scan.guard()
     return out
@@ -86,7 +86,7 @@ def _mentions_drawing(fn: types.FunctionType, depth: int = 0) -> bool:
     known = _mentions.get(code)
     if known is not None:
         return known
-    _mentions.put(code, False)  # ends recursion
+    _mentions.put(code, False)  # result for recursive calls
     names = {name for each in _codes(code) for name in each.co_names}
     found = not _DRAWING.isdisjoint(names)
     if not found and depth < _MAX_CALL_DEPTH:
@@ -121,13 +121,13 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 class _Scan:
-    """Scans the code of a function and of those that it calls.
+    """Scans the code of a function and of all functions that it calls.
 
     Args:
         objects: external objects among the arguments.
 
     Raises:
-        _NotWhole: they may do more than draw and compute.
+        _NotWhole: one of the functions may do more than draw random numbers and compute.
     """
 
     def __init__(self, vm: Interpreter, objects: list[object]) -> None:
@@ -210,7 +210,9 @@ class _Scan:
             raise _NotWhole
 
     def guard(self) -> None:
-        """Guard that the functions that were scanned are the ones that will run."""
+        """Guard that the global names in the scanned code still refer to the scanned functions, and the types of
+        objects.
+        """
         vm = self.vm
         for fn in list(self.functions.values()):
             for name in fn.__code__.co_names:
@@ -242,5 +244,5 @@ def _is_data(vm: Interpreter, value: object) -> bool:
 
 
 def _data(vm: Interpreter, value: object) -> Any:
-    """Arguments as they are now."""
+    """A copy of the arguments in their present state."""
     return vm.prologue.arguments(value)

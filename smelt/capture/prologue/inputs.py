@@ -20,11 +20,11 @@ from smelt.shapes.unbacked import LOWEST, Origin
 
 
 class PrologueInputs:
-    """The inputs of one graph that its prologue computes.
+    """The graph inputs that the prologue of one capture computes.
 
     Attributes:
-        numbers: prologue values by the names of their symbols in the graph; `locations`: the instructions that needed
-            them.
+        numbers: prologue values by the names of their symbols in the graph.
+        locations: for each of these names, the instruction (code identity, index) that used the number first.
     """
 
     def __init__(self, vm: Interpreter, prologue: Prologue) -> None:
@@ -36,10 +36,10 @@ class PrologueInputs:
         self._made: dict[int, PrologueValue] = {}
 
     def lift(self, args: Any, key: bool = False) -> Any:
-        """Arguments of a tensor operation, with prologue values replaced by numbers and tensors.
+        """The arguments of a tensor operation, with prologue values replaced by numbers and tensors.
 
         Args:
-            key: they are an index of a tensor.
+            key: whether the arguments are an index of a tensor.
         """
         kind = type(args)
         if kind is PrologueValue:
@@ -60,7 +60,9 @@ class PrologueInputs:
         return self.tensor(self.prologue.run(torch.tensor, (value,), {}))
 
     def number(self, value: PrologueValue) -> object:
-        """A number as an argument of a tensor operation: an input of the graph."""
+        """A prologue number as an argument of a tensor operation: a constant if its value is known or assumed, else a
+        graph input.
+        """
         if value.constant or value.index in self.prologue.pinned:
             return value.example
         example = value.example
@@ -92,17 +94,17 @@ class PrologueInputs:
         return id(frame.code), frame.pc
 
     def needs(self, names: Iterable[str]) -> bool:
-        """The program, or a later stage, needs these numbers: whether another attempt can assume their values."""
+        """Note that the values of these numbers are needed; returns whether another attempt can assume some of them."""
         locations = {self.locations[name] for name in names if name in self.locations} - self.vm.control.pinned
         self.vm.control.pinned.update(locations)
         return bool(locations)
 
     def origins(self) -> list[Origin]:
-        """The origins of the prologue numbers that became inputs of the graph."""
+        """The origins of the prologue numbers that became graph inputs."""
         return self._origins
 
     def named(self, number: object) -> PrologueValue | None:
-        """The prologue value of a number among the graph's inputs."""
+        """The prologue value of a number among the graph inputs; None for another number."""
         return self.numbers.get(number.name if hasattr(number, "name") else str(number))
 
     def tensor(self, value: object) -> Any:
@@ -123,7 +125,7 @@ class PrologueInputs:
         return self._made.get(id(tensor))
 
     def condition(self, value: PrologueValue) -> TraceTensor:
-        """The truth of a value as a tensor, for a branch."""
+        """The truth value of a prologue value as a tensor, for a branch."""
         found = self._lifted.get((value.index, "condition"))
         if found is None:
             truth = value if type(value.example) is bool else self.prologue.run(bool, (value,), {})

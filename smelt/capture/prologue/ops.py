@@ -28,7 +28,7 @@ from smelt.graph.trace.trace import TraceTensor
 _MAKING = classes(type(numpy.random.default_rng), type)
 
 _KIND = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides"})
-"""Attributes of arrays that follow from the array's kind."""
+"""Attributes of arrays that the array's kind determines."""
 
 
 def _guard_identity(vm: Interpreter, fn: object) -> None:
@@ -38,7 +38,7 @@ def _guard_identity(vm: Interpreter, fn: object) -> None:
 
 
 def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
-    """Record a call in the prologue; NotImplemented when it does not belong there."""
+    """Record a call as a prologue operation; NotImplemented if the call is not one."""
     kind = type(fn)
     if type(fn) is types.MethodType:
         if type(fn.__self__) in GENERATOR_CLASSES:
@@ -86,7 +86,9 @@ def _as_indices(vm: Interpreter, value: object) -> object:
 
 @READ(numpy.ndarray)
 def read_array(vm: Interpreter, value: object, source: Source) -> object:
-    """Read an external array: its dtype, shape and strides are guarded, its elements are read at each call."""
+    """Read an external array: its dtype, shape and strides are guarded, and the prologue reads its elements at each
+    call.
+    """
     if type(value) is not numpy.ndarray or value.dtype.hasobject or value.dtype.names is not None:
         return read_object(vm, value, source)
     vm.guards.check(source, native.TYPE_IS, numpy.ndarray)
@@ -124,7 +126,7 @@ def call_method(vm: Interpreter, method: PrologueMethod, args: Args, kwargs: Kwa
 
 
 def numpy_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
-    """A function of numpy on plain data; NotImplemented for anything else."""
+    """Call a NumPy function on plain data; NotImplemented for other arguments or functions."""
     if not is_numpy(fn):
         return NotImplemented
     return vm.prologue.run(fn, args, kwargs)
@@ -146,7 +148,7 @@ _register()
 
 @special(torch.from_numpy)
 def from_numpy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch.from_numpy(array)`"""
+    """Captured form of `torch.from_numpy(array)`."""
     (value,) = args
     vm.prologue.shares(value)
     return _shared_tensor(vm, value)
@@ -160,7 +162,7 @@ def _shared_tensor(vm: Interpreter, value: PrologueValue) -> TraceTensor:
 
 @special(torch.as_tensor)
 def as_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch.as_tensor(data)`, which may share the memory of an array."""
+    """Captured form of `torch.as_tensor(data)`, whose result may share the memory of an array."""
     value = args[0] if args else kwargs.get("data")
     if not any(True for _ in values_in((args, kwargs))):
         return call_torch(vm, torch.as_tensor, args, kwargs)
@@ -172,7 +174,7 @@ def as_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def tensor_of(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
-    """A new tensor made of numbers and arrays, on the CPU by the prologue."""
+    """A new tensor made of numbers and arrays; the prologue makes it on the CPU."""
     named = dict(kwargs)
     device, dtype, grad = named.pop("device", None), named.pop("dtype", None), named.pop("requires_grad", False)
     if named.pop("pin_memory", False):

@@ -1,6 +1,6 @@
-"""The prologue of a capture: what Python computes without tensors before the graph runs, at each call, in order.
+"""The prologue of a capture: computations without tensors that Python makes at each call, before the graph runs.
 
-Random numbers, clocks and NumPy arrays are computed here. During capture every operation runs once, on example values,
+Random numbers, clocks and NumPy arrays are computed here. During capture each operation runs once, on example values,
 and is recorded; the states of random generators are restored at the end. Residual code runs the recorded operations
 first.
 """
@@ -49,14 +49,14 @@ _FILLED = classes(list, tuple, dict)
 
 @dataclass(frozen=True)
 class _Drawing:
-    """The use of random generators by a call.
+    """How a call uses random generators.
 
     Attributes:
         name: the name of the function or method.
         owner: the object whose method it is.
-        outside: it draws from a generator that exists before the call of the compiled function.
-        made: it is a method of a generator that the prologue makes.
-        unseeded: it makes a generator with an arbitrary state.
+        outside: the call uses a generator that existed before the compiled function was called, or reads a clock.
+        made: the call is a method of a generator that the prologue makes.
+        unseeded: the call makes or seeds a generator without a given seed.
     """
 
     name: Any
@@ -81,7 +81,7 @@ class _Drawing:
 
 
 def _note_kind(out: PrologueValue, step: object, drawing: _Drawing, args: Args, kwargs: Kwargs) -> None:
-    """Note whether the value differs at every call (a time) and the range of a drawn number."""
+    """Note that a time differs at every call, and the range of a drawn number."""
     if step in CLOCKS:
         out.repeats = False
     if drawing.outside:
@@ -93,10 +93,10 @@ class Prologue:
 
     Attributes:
         ops: the operations, in order.
-        pins: values that are assumed and guarded.
-        used: the values that residual code mentions.
-        acts: number of operations with side effects, which run even if their values are not used.
-        inputs: prologue values as inputs of the graph.
+        pins: values that capture assumes and guards.
+        used: the values that residual code uses, by index.
+        acts: number of operations with side effects, which run even if their results are not used.
+        inputs: prologue values that are graph inputs.
     """
 
     def __init__(self, vm: Interpreter) -> None:
@@ -119,7 +119,7 @@ class Prologue:
     # -- values -----------------------------------------------------------------------------------------------------
 
     def external(self, array: numpy.ndarray, source: Source) -> PrologueValue:
-        """An external array: read at each call; its shape and dtype are guarded."""
+        """The prologue value of an external array, which is read at each call; its shape and dtype are guarded."""
         found = self.arrays.get(id(array))
         if found is None:
             self._count += 1
@@ -134,15 +134,16 @@ class Prologue:
         return self.arrays.get(id(value), value)
 
     def read_from(self, value: PrologueValue) -> tuple[numpy.ndarray, Source] | None:
-        """The external array that the value is, and its source."""
+        """The external array that a prologue value represents, and its source; None for other values."""
         array = next((array for array, read in self._read.values() if read is value), None)
         return None if array is None or value.source is None else (array, value.source)
 
     def known(self, value: PrologueValue) -> Any:
-        """The plain value, assumed and guarded.
+        """The plain value of a prologue value: if it is not constant, capture assumes the example and a guard checks
+        it.
 
         Raises:
-            Break: it may differ at the next call.
+            Break: the value cannot be assumed, for example because it differs at each call.
         """
         if value.constant or value.index in self.pinned:
             return value.example
@@ -162,28 +163,30 @@ class Prologue:
         return value.example
 
     def shape(self, value: PrologueValue) -> None:
-        """Assume the value's type and shape: residual code checks them."""
+        """Assume the value's kind (type and shape), which residual code checks."""
         if not value.certain and not value.constant and value.index not in self._checked:
             self._checked.add(value.index)
             instruction = next(op.instruction for op in self.ops if op.value is value)
             self._add(expect, (value, kind_of(value.example), instruction), {}, None, pure=False, certain=False)
 
     def length(self, value: PrologueValue) -> object:
-        """`len(value)`; the length of a text is a prologue value."""
+        """The result of `len(value)`: a prologue value for a text, a constant for other values, whose kind is then
+        assumed.
+        """
         if isinstance(value.example, (str, bytes)):
             return self.run(len, (value,), {})
         self.shape(value)
         return user(len, value.example)
 
     def items(self, value: PrologueValue) -> list[object]:
-        """`list(value)`"""
+        """The result of `list(value)`, with a prologue value or constant for each item."""
         length = self.length(value)
         count = self.known(length) if type(length) is PrologueValue else length
         assert isinstance(count, int)
         return [self.run(operator.getitem, (value, index), {}) for index in range(count)]
 
     def shares(self, array: PrologueValue) -> None:
-        """Note that a tensor shares memory with the array: neither may be written from here on."""
+        """Note that a tensor shares memory with the array: later writes to either are refused."""
         self._shared.append(array)
 
     # -- running ----------------------------------------------------------------------------------------------------
@@ -196,8 +199,8 @@ class Prologue:
             method: the name of a method of the first argument.
 
         Raises:
-            Break: it does not belong into a prologue.
-            UserError: the error that it raises.
+            Break: the operation cannot be part of a prologue.
+            UserError: the operation raises an error.
         """
         refuse_windows(args)
         args, kwargs = self.arguments(args), self.arguments(kwargs)
@@ -209,8 +212,7 @@ class Prologue:
         return self._compute(fn, args, kwargs, method, values)
 
     def _compute(self, fn: Any, args: Args, kwargs: Kwargs, method: str | None, values: list[PrologueValue]) -> object:
-        """Run an operation whose result is not constant, and record it. `values`: the prologue values among the
-        arguments."""
+        """Run an operation on the examples and record it. `values`: the prologue values among the arguments."""
         drawing = _Drawing.of(fn, args, kwargs, method)
         if drawing.outside:
             self._draw(SEEDED.get(fn, drawing.owner) if method is None else drawing.owner)
@@ -231,7 +233,7 @@ class Prologue:
     def _on_examples(
         self, fn: Callable[..., object], args: Args, kwargs: Kwargs, method: str | None, draws: bool
     ) -> object:
-        """The result of an operation, or of a method of the first argument, on the examples."""
+        """The result of an operation, or of a method of the first argument, on the example values."""
         given, named = examples(args), examples(kwargs)
         call = getattr(given[0], method) if method is not None else fn
         self.vm.work += 1  # counted before: a break inside leaves the effects of what ran until then
@@ -244,7 +246,7 @@ class Prologue:
             raise UserError(error) from None
 
     def whole(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-        """Run a function of the program that draws random numbers as one operation, see `functions`."""
+        """Run a function of the program that draws random numbers, and record it as one operation; see `functions`."""
         for generator in GLOBAL_GENERATORS:
             self._draw(generator)
         given, named = examples(args), examples(kwargs)
@@ -259,7 +261,7 @@ class Prologue:
         return self._result(fn, args, kwargs, copy.deepcopy(out), False, False, pure=False, values=values)
 
     def arguments(self, value: object) -> Any:
-        """The arguments as they are now: containers copied, since the program may change them, and sizes as numbers."""
+        """A copy of the arguments in their present state; see `as_now`."""
         return as_now(self.vm.effects.plain(value))
 
     def _refuse_opaque(self, value: object) -> None:
@@ -348,7 +350,7 @@ class Prologue:
             keep(self._state.restore)
 
     def restore(self) -> None:
-        """Restore the state of random generators: the capture ends, and nothing was drawn."""
+        """Restore the states of random generators at the end of the capture, as if nothing had been drawn."""
         self._state.restore()
 
     def _writes(
@@ -359,10 +361,10 @@ class Prologue:
         method: str | None,
         values: list[PrologueValue],
     ) -> bool:
-        """Whether the operation writes to a value.
+        """Whether the operation writes to one of its arguments.
 
         Raises:
-            Break: it writes to an external value, or to one that shares memory with a tensor.
+            Break: the operation writes to an external value, or to one that shares memory with a tensor.
         """
         if not any(v.changes for v in values):
             return False
@@ -380,7 +382,7 @@ class Prologue:
         return True
 
     def _spoil(self, values: list[PrologueValue]) -> None:
-        """Values that share memory with a written one are no longer constant."""
+        """Mark values that share memory with a written value as no longer constant."""
         for op in self.ops:
             if op.value.constant and any(may_share(op.value.example, v.example) for v in values):
                 op.value.constant = False
@@ -389,7 +391,7 @@ class Prologue:
 
     @staticmethod
     def _is_certain(fn: Callable[..., object] | None, name: str, args: Args, kwargs: Kwargs, draws: bool) -> bool:
-        """Whether the operation raises no error, and its result's kind follows from the kinds of its arguments."""
+        """Whether the operation raises no error and the kind of its result follows from the kinds of its arguments."""
         depends = any(True for _ in values_in((args, kwargs)))
         beside = any(True for _ in values_in((args[1:], kwargs)))
         if draws:
@@ -401,10 +403,10 @@ class Prologue:
         return fn in CERTAIN or not depends
 
     def check_disjoint(self) -> None:
-        """Check and guard that the graph writes to no memory of external arrays: they are read before it runs.
+        """Check and guard that the graph writes to no memory of external arrays, which are read before the graph runs.
 
         Raises:
-            Break: it does.
+            Break: the graph writes to such memory.
         """
         tensors = self.vm.tensors
         written = [i for i in tensors.inputs if tensors.is_written(i)] if self.arrays else []
@@ -428,7 +430,7 @@ class Prologue:
         return needed(self.ops, self.used)
 
     def guard(self) -> None:
-        """Add the guard on the assumed values: the guard computes, or draws, them ahead of time."""
+        """Add the guard on the assumed values, which computes or draws them ahead of the prologue."""
         pins = [value for value in self.pins if not value.constant]
         if not pins:
             return
@@ -442,7 +444,7 @@ class Prologue:
 
 
 def needed(ops: list[Op], used: Iterable[int]) -> list[Op]:
-    """The operations that some values depend on, and those with side effects."""
+    """The operations that some values depend on, and all operations with side effects."""
     wanted, out = set(used), []
     for op in reversed(ops):
         if not op.pure or not op.certain or op.value.index in wanted:

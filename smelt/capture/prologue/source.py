@@ -1,4 +1,4 @@
-"""Prologues as Python source: for residual code, and for guards that compute ahead what it would draw."""
+"""Prologues as Python source: for residual code, and for guards that compute the prologue's values ahead of time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Op:
     """One recorded operation.
 
     Attributes:
-        value: its result.
-        pure: it has no side effects.
-        certain: it raises no error, and its result always has the same kind.
-        instruction: (code, index) of the program's instruction.
+        value: the result of the operation.
+        pure: whether the operation has no side effects.
+        certain: whether the operation never raises an error and its result always has the same kind.
+        instruction: (code identity, index) of the program's instruction.
     """
 
     fn: Callable[..., object]
@@ -46,14 +46,15 @@ class Op:
 
 @dataclass(frozen=True)
 class Kind:
-    """What capture assumes about a value: `value` is its type with dtype, shape and strides, with its length, or
-    keys."""
+    """The properties of a value that capture assumes: its type, and for arrays and tensors dtype, shape and strides,
+    for lists and tuples the length, for dicts the keys.
+    """
 
     value: object
 
 
 class OtherKindError(Exception):
-    """A value has another kind than during capture; `instruction` is where the program computes it."""
+    """A value has another kind than during capture; `instruction` is the instruction that computes the value."""
 
     instruction: tuple[int, int] | None = None
 
@@ -80,7 +81,7 @@ def expect(value: object, kind: Kind, instruction: tuple[int, int] | None = None
     """Check that the value is of this kind.
 
     Raises:
-        OtherKindError: it is not.
+        OtherKindError: the value has another kind.
     """
     found = _kind(value)
     if found != kind.value:
@@ -96,7 +97,7 @@ class Steady:
         self._unsteady, self._holds = unsteady, True
 
     def holds(self) -> bool:
-        """Whether they had."""
+        """Whether the values have had the assumed kinds at all calls so far."""
         return self._holds
 
     def fail(self, error: Exception) -> None:
@@ -112,10 +113,11 @@ class PrologueCall:
     """The prologue as residual code calls it.
 
     Attributes:
-        run: the function `host`; `source` is its text.
-        arguments: expressions for the external values that it reads; generators: the random generators among them.
-        results: the names of its results.
-        certain: it raises no error.
+        run: the prologue function; `source` is its text.
+        arguments: expressions for the external values that the function reads.
+        generators: the external random generators that the function may draw from.
+        results: names of the function's results.
+        certain: whether the function raises no error.
     """
 
     run: Callable[..., object]
@@ -139,14 +141,14 @@ GLOBAL_GENERATORS: tuple[Generator, ...] = (random._inst, numpy.random.mtrand._r
 
 
 class State:
-    """The states of some random generators, to be restored."""
+    """Recorded states of random generators, which can be restored."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Generator, object]] = {}
 
     @classmethod
     def of(cls, generators: Iterable[Generator]) -> State:
-        """The present states."""
+        """Record the present states of the generators."""
         out = cls()
         for generator in generators:
             out.keep(generator)
@@ -158,7 +160,7 @@ class State:
             self._kept[id(generator)] = generator, _state(generator)
 
     def restore(self) -> None:
-        """Restore the states."""
+        """Set the generators back to the recorded states."""
         for generator, state in self._kept.values():
             _setter(generator)(state)
         self._kept.clear()
@@ -194,8 +196,8 @@ def prologue_call(
     """The prologue function of some operations.
 
     Args:
-        used: the values that it has to return.
-        fetched: the expression of an external value in residual code.
+        used: the values that the function has to return, by index.
+        fetched: returns the expression of an external value in residual code.
     """
     read: dict[str, str] = {}
 
@@ -211,10 +213,11 @@ def prologue_call(
 
 
 def states_of(generators: Sequence[Generator], given: Sequence[object]) -> list[tuple[Callable[[Any], object], object]]:
-    """For some generators, and those among the arguments of a prologue: the function that sets the state, and the
-    state.
+    """(function that sets the state, present state) of each given generator and of each generator among a prologue's
+    arguments.
 
-    Not restored by a function of smelt: if that one failed while a program runs, nothing could retry it.
+    The caller restores a state by calling the generator's own function. A function of smelt could fail while the
+    program runs, and nothing could then repeat the restoration.
     """
     every = {id(g): g for g in (*generators, *(each for each in given if isinstance(each, GENERATORS)))}
     return [(_setter(generator), _state(generator)) for generator in every.values()]
@@ -227,8 +230,8 @@ class Text:
     """Writes operations as Python source.
 
     Args:
-        fetched: the expression of an external value.
-        source_of: the source of an object.
+        fetched: returns the expression of an external value.
+        source_of: returns the source of an object, or None.
     """
 
     def __init__(self, fetched: Callable[[Source], str], source_of: Callable[[object], Source | None]) -> None:
@@ -274,7 +277,7 @@ class Text:
 def compiled(
     text: Text, ops: Sequence[Op], results: Sequence[str], arguments: Sequence[str], name: str
 ) -> tuple[Callable[..., tuple[object, ...]], str]:
-    """(a function that runs operations and returns some values, its source); the hook ignores its frames."""
+    """(a function that runs operations and returns some values, the function's source); the hook ignores its frames."""
     body = [*text.lines(ops), f"return {', '.join(results)}{',' if len(results) == 1 else ''}" if results else "return"]
     source = f"def {name}({', '.join(['_c', *arguments])}):\n" + textwrap.indent("\n".join(body), "    ") + "\n"
     scope: dict[str, Any] = {}
@@ -288,11 +291,11 @@ def compiled(
 
 
 class Peek:
-    """A guard that the assumed values will be the same: draws them and restores the generators.
+    """A guard that the prologue will compute the assumed values: it computes or draws them and restores the generators.
 
     Attributes:
-        sources: what the prologue reads from external values, in the order of the guard's arguments.
-        found: the assumed values.
+        sources: sources of the external values that the prologue reads, in the order of the guard's arguments.
+        found: the assumed values with their types.
     """
 
     def __init__(self, ops: Sequence[Op], pins: Sequence[PrologueValue], vm: Interpreter) -> None:
@@ -313,7 +316,7 @@ class Peek:
         self.__name__ = self.__qualname__ = f"drawn values are {[v.example for v in pins]}"
 
     def pins(self, *given: object) -> tuple[object, ...] | None:
-        """The values as the prologue would compute them now."""
+        """The values that the prologue would compute now, with their types; None if it would raise an error."""
         states = states_of(self._generators, given)
         try:
             return tuple((type(v), v) for v in self._run(*given))

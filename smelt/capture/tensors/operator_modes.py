@@ -100,7 +100,7 @@ def leave_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(torch.set_default_device)
 def set_default_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`torch.set_default_device(device)`"""
+    """Captured form of `torch.set_default_device(device)`."""
     (device,) = (*args, *kwargs.values())
     user(torch.device, device) if device is not None else None
     vm.ambient.switch_device(torch.set_default_device, (device,))

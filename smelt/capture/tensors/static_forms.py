@@ -158,7 +158,7 @@ def _index(vm: Interpreter, key: object) -> tuple[object, ...] | None:
 
 
 def _nonzero(vm: Interpreter, tensor: TraceTensor, *, as_tuple: bool = False) -> object:
-    """`torch.nonzero(tensor)`"""
+    """Static form of `torch.nonzero(tensor)`."""
     if as_tuple and not tensor.dim():
         tensor = vm.tensors.run(torch.unsqueeze, (tensor, 0), {})
     count = vm.tensors.speculation.count(tensor)
@@ -177,12 +177,12 @@ def _nonzero(vm: Interpreter, tensor: TraceTensor, *, as_tuple: bool = False) ->
 
 
 def _where(vm: Interpreter, condition: TraceTensor, *rest: object) -> object:
-    """`torch.where(condition)`"""
+    """Static form of `torch.where(condition)`."""
     return None if rest else _nonzero(vm, condition, as_tuple=True)
 
 
 def _masked_select(vm: Interpreter, tensor: TraceTensor, mask: TraceTensor) -> object:
-    """`torch.masked_select(tensor, mask)`"""
+    """Static form of `torch.masked_select(tensor, mask)`."""
     if tensor.shape != mask.shape:
         tensor, mask = vm.tensors.run(torch.broadcast_tensors, (tensor, mask), {})
     if not mask.dim():  # an index without dimensions would remove a dimension
@@ -191,7 +191,7 @@ def _masked_select(vm: Interpreter, tensor: TraceTensor, mask: TraceTensor) -> o
 
 
 def _repeat_interleave(vm: Interpreter, tensor: TraceTensor, *args: Any, **kwargs: Any) -> object:
-    """`torch.repeat_interleave(tensor, repeats)`"""
+    """Static form of `torch.repeat_interleave(tensor, repeats)`."""
     repeats = args[0] if args else kwargs.get("repeats", tensor)
     if type(repeats) is not TraceTensor or kwargs.get("output_size") is not None:
         return None
@@ -208,7 +208,7 @@ def _repeat_interleave(vm: Interpreter, tensor: TraceTensor, *args: Any, **kwarg
 
 
 def _one_hot(vm: Interpreter, tensor: TraceTensor, num_classes: int = -1) -> object:
-    """`F.one_hot(tensor)`"""
+    """Static form of `F.one_hot(tensor)`."""
     values = vm.tensors.speculation.value(tensor) if num_classes == -1 else None
     if values is None:
         return None
@@ -225,7 +225,7 @@ def _item(vm: Interpreter, tensor: TraceTensor) -> object:
 
 
 def _tolist(vm: Interpreter, tensor: TraceTensor) -> object:
-    """`tensor.tolist()`"""
+    """Static form of `tensor.tolist()`."""
     values = vm.tensors.speculation.value(tensor)
     return _listed(vm, tensor) if values is None else values.tolist()
 
@@ -250,13 +250,13 @@ def _numbers_of(vm: Interpreter, tensor: TraceTensor) -> object:
 
 
 def _is_nonzero(vm: Interpreter, tensor: TraceTensor) -> object:
-    """`torch.is_nonzero(tensor)`"""
+    """Static form of `torch.is_nonzero(tensor)`."""
     values = vm.tensors.speculation.value(tensor)
     return None if values is None else bool(values)
 
 
 def _equal(vm: Interpreter, tensor: TraceTensor, other: TraceTensor) -> object:
-    """`torch.equal(tensor, other)`"""
+    """Static form of `torch.equal(tensor, other)`."""
     if tensor.shape != other.shape:
         return False
     if tensor.dtype != other.dtype or is_opaque(tensor) or is_opaque(other):
@@ -266,7 +266,7 @@ def _equal(vm: Interpreter, tensor: TraceTensor, other: TraceTensor) -> object:
 
 
 def _allclose(vm: Interpreter, input: TraceTensor, other: TraceTensor, *args: object, **kwargs: object) -> object:
-    """`torch.allclose(tensor, other, rtol, atol, equal_nan)`"""
+    """Static form of `torch.allclose(tensor, other, rtol, atol, equal_nan)`."""
     close = vm.tensors.run(torch.isclose, (input, other, *args), kwargs)
     return _truth(vm, vm.tensors.run(torch.all, (close,), {}), "torch.allclose")
 

@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 @special(torch.as_strided, aten.as_strided, aten.as_strided.default)
 def as_strided(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch.as_strided(x, size, stride, storage_offset)`"""
+    """Captured form of `torch.as_strided(x, size, stride, storage_offset)`."""
     args, kwargs = relative_to_input(vm, *map(vm.effects.plain, args), **kwargs)
     return vm.tensors.run(torch.as_strided, args, kwargs)
 
@@ -42,7 +42,7 @@ def as_strided_copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(torch.as_strided_scatter, aten.as_strided_scatter, aten.as_strided_scatter.default)
 def as_strided_scatter(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch.as_strided_scatter(x, src, size, stride, storage_offset)`"""
+    """Captured form of `torch.as_strided_scatter(x, src, size, stride, storage_offset)`."""
     return scatter_strided(vm, *map(vm.effects.plain, args), **kwargs)
 
 

@@ -411,7 +411,7 @@ def _class_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
 
 @CALL(OpOverload, OpOverloadPacket)
 def call_operator(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> object:
-    """`torch.ops.namespace.name(...)`"""
+    """Captured form of `torch.ops.namespace.name(...)`."""
     known = SPECIAL.get(id(fn))
     if known is not None:
         return known(vm, args, {"input" if name == "self" else name: value for name, value in kwargs.items()})
@@ -426,7 +426,7 @@ def swap_implementations(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(torch.is_tensor)
 def is_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """`torch.is_tensor(x)`"""
+    """Captured form of `torch.is_tensor(x)`."""
     return isinstance(args[0], torch.Tensor)
 
 

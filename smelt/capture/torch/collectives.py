@@ -63,7 +63,7 @@ if torch.distributed.is_available():
 
     @special(dist.all_gather)
     def all_gather(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-        """`all_gather(tensors, tensor)`"""
+        """Captured form of `all_gather(tensors, tensor)`."""
         gather_into(vm, *args, **kwargs)
 
     def gather_into(
@@ -83,7 +83,7 @@ if torch.distributed.is_available():
 
     @special(dist.broadcast)
     def broadcast(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-        """`broadcast(tensor, src)`"""
+        """Captured form of `broadcast(tensor, src)`."""
         broadcast_into(vm, *args, **kwargs)
 
     def broadcast_into(
@@ -100,7 +100,7 @@ if torch.distributed.is_available():
 
     @special(dist.all_reduce)
     def all_reduce(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-        """`all_reduce(tensor, op)`"""
+        """Captured form of `all_reduce(tensor, op)`."""
         reduce_into(vm, *args, **kwargs)
 
     def reduce_into(
@@ -121,7 +121,7 @@ if torch.distributed.is_available():
             raise Break("a collective of tensors that require gradients", "what autograd records is the backend's")
 
     def all_gather_into_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-        """`all_gather_into_tensor(output, tensor)`"""
+        """Captured form of `all_gather_into_tensor(output, tensor)`."""
         gather_into_one(vm, *args, **kwargs)
 
     def gather_into_one(
@@ -138,7 +138,7 @@ if torch.distributed.is_available():
         _write_flat(vm, output_tensor, whole)
 
     def reduce_scatter_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-        """`reduce_scatter_tensor(output, input, op)`"""
+        """Captured form of `reduce_scatter_tensor(output, input, op)`."""
         scatter_into_one(vm, *args, **kwargs)
 
     def scatter_into_one(
@@ -158,7 +158,7 @@ if torch.distributed.is_available():
         _write_flat(vm, output, own)
 
     def all_to_all_single(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-        """`all_to_all_single(output, input)`"""
+        """Captured form of `all_to_all_single(output, input)`."""
         exchange(vm, *args, **kwargs)
 
     def exchange(

@@ -21,7 +21,7 @@ _CALL = vars(nn.Module)["__call__"]  # kept: a program may replace it temporaril
 
 @CALL(nn.Module)
 def call_module(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwargs) -> object:
-    """`module(*args, **kwargs)`"""
+    """Captured form of `module(*args, **kwargs)`."""
     method = find_in_class(vm, type(module), "__call__")
     if method is not _CALL and not is_hooked(vm, module) and compiler_marks.original_module(module) is not None:
         return vm.call(load_member(vm, module, "_orig_mod"), args, kwargs)  # a module wrapped by torch.compile
@@ -51,13 +51,13 @@ def call_impl(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(nn.Module.__getattr__)
 def module_getattr(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`super().__getattr__(name)` of a module"""
+    """Captured form of `super().__getattr__(name)` of a module."""
     return load_member(vm, *args)
 
 
 @special(nn.Module.__setattr__)
 def module_setattr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`super().__setattr__(name, value)` of a module"""
+    """Captured form of `super().__setattr__(name, value)` of a module."""
     store_module_attr(vm, *args)
 
 
@@ -82,7 +82,7 @@ class ModuleSlice(list[nn.Module]):
 
 @CALL(ModuleSlice)
 def call_slice(vm: Interpreter, modules: ModuleSlice, args: Args, kwargs: Kwargs) -> object:
-    """`sequential[a:b](x)`"""
+    """Captured form of `sequential[a:b](x)`."""
     if not modules.sequential:
         return user(list, *args)
     (value,) = args

@@ -62,7 +62,7 @@ def zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(torch.nn.Module.zero_grad)
 def module_zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`module.zero_grad(set_to_none=True)`"""
+    """Captured form of `module.zero_grad(set_to_none=True)`."""
     if _keeps_zeros(*args, **kwargs) or getattr(args[0], "_is_replica", False):
         return calls.inline(vm, torch.nn.Module.zero_grad, args, kwargs)
     return calls.inline(vm, _clear, (vm.call(vm.load_attr(args[0], "parameters"), (), {}),), {})

@@ -40,20 +40,20 @@ class PendingHook(RemovableHandle):
 
 @special(PendingHook.remove)
 def remove(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`handle.remove()`"""
+    """Captured form of `handle.remove()`."""
     vm.work += 1
     args[0].remove()
 
 
 def register_hook(vm: Interpreter, tensor: TraceTensor, hook: object) -> PendingHook:
-    """`tensor.register_hook(hook)`"""
+    """Captured form of `tensor.register_hook(hook)`."""
     if not tensor.requires_grad:
         user_raise(RuntimeError("cannot register a hook on a tensor that doesn't require gradient"))
     return _register(vm, tensor, "register_hook", hook)
 
 
 def register_accumulate_hook(vm: Interpreter, tensor: TraceTensor, hook: object) -> PendingHook:
-    """`tensor.register_post_accumulate_grad_hook(hook)`"""
+    """Captured form of `tensor.register_post_accumulate_grad_hook(hook)`."""
     if not tensor.requires_grad:
         user_raise(RuntimeError("cannot register a hook on a tensor that doesn't require gradient"))
     if not vm.load_attr(tensor, "is_leaf"):
@@ -62,7 +62,7 @@ def register_accumulate_hook(vm: Interpreter, tensor: TraceTensor, hook: object)
 
 
 def retain_grad(vm: Interpreter, tensor: TraceTensor) -> None:
-    """`tensor.retain_grad()`"""
+    """Captured form of `tensor.retain_grad()`."""
     if not tensor.requires_grad:
         user_raise(RuntimeError("can't retain_grad on Tensor that has requires_grad=False"))
     if vm.load_attr(tensor, "is_leaf"):

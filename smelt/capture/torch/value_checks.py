@@ -79,13 +79,13 @@ _VALIDATION = {
 
 @special(torch._check_tensor_all)
 def check_all(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`torch._check_tensor_all(condition, message)`"""
+    """Captured form of `torch._check_tensor_all(condition, message)`."""
     _check_all(vm, RuntimeError, *args, **kwargs)
 
 
 @special(torch._check_tensor_all_with)
 def check_all_with(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`torch._check_tensor_all_with(error_type, condition, message)`"""
+    """Captured form of `torch._check_tensor_all_with(error_type, condition, message)`."""
     _check_all(vm, *args, **kwargs)
 
 
@@ -102,7 +102,7 @@ def _check_all(vm: Interpreter, error_type: type[Exception], cond: object, messa
 
 @special(torch._check)
 def check(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`torch._check(condition, message)`"""
+    """Captured form of `torch._check(condition, message)`."""
     _check(vm, RuntimeError, *args, **kwargs)
 
 
@@ -114,7 +114,7 @@ def check_with(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(torch._check_is_size)
 def check_is_size(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`torch._check_is_size(number, message, max=...)`"""
+    """Captured form of `torch._check_is_size(number, message, max=...)`."""
     _check_is_size(vm, *args, **kwargs)
 
 
