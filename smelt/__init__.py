@@ -58,7 +58,8 @@ _NAMES_OF = {
     "smelt.integrations.patches": ("install", "uninstall"),
     "smelt.regions": ("compile_regions",),
 }
-"""Where the rest of the API is. It is imported when it is first asked for: who loads an artefact needs no compiler."""
+"""Module -> public names that `__getattr__` imports from it on first access; loading an artefact imports no
+compiler."""
 
 ALONE = frozenset({"smelt.artefact.artefact"})
 """Modules that are imported without the compiler."""
@@ -68,19 +69,19 @@ _WITH_THEM = frozenset(
     "abi api autograd backends capture checked codegen compiled_module driver gpu graph loops passes pipeline prims "
     "program regions runtime schedule shapes".split()
 )
-"""Modules that are imported with the compiler, and that programs find without importing them."""
+"""Submodules that the compiler imports, and that are therefore attributes of `smelt` without an import statement."""
 
 
 def __getattr__(name: str) -> Any:
-    if name == "tiny":  # by itself: the compiler does not need it
+    if name == "tiny":  # imported separately: the compiler does not need it
         return importlib.import_module("smelt.tiny")
     if name not in _MODULE_OF and name not in _WITH_THEM:
         raise AttributeError(f"module 'smelt' has no attribute {name!r}")
-    # all of a group at once: what a program reads of a module while it is captured is there already
+    # All modules of a group are imported at once, so that no import happens while a program is captured.
     group = ALONE if _MODULE_OF.get(name) in ALONE else _NAMES_OF.keys() - ALONE
     found = None
     try:
-        collection = importlib.import_module("smelt.base.collection")  # needs the C extensions, as what follows
+        collection = importlib.import_module("smelt.base.collection")  # needs the C extensions
         with collection.no_collection(collect=False):
             for module in sorted(group):
                 found = importlib.import_module(module)
@@ -88,14 +89,14 @@ def __getattr__(name: str) -> Any:
     except AttributeError as error:
         if not getattr(getattr(found, "__spec__", None), "_initializing", False):
             raise
-        raise AttributeError(  # of the same class, as `hasattr` asks
+        raise AttributeError(  # `hasattr` expects this class
             f"smelt.{name} is being imported by what a signal handler or finalizer has interrupted\n"
             f"  try: import {_MODULE_OF.get(name, 'smelt.api')} before the handler is set"
         ) from error
     except ImportError as error:
         if "_native" not in str(error):
             raise
-        raise SmeltError(  # the package imports without its C extensions, so that `smelt verify` says what is missing
+        raise SmeltError(  # `import smelt` works without the C extensions, so that `smelt verify` can name them
             f"smelt.{name} needs the C extensions, which are not built",
             hint="pip install --no-build-isolation . (needs a C compiler and Python's headers), then smelt verify",
         ) from error
@@ -107,7 +108,7 @@ def __dir__() -> list[str]:
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
-    """A function that is imported when it is called."""
+    """A function that imports `module` at each call and calls its function `name`."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return getattr(importlib.import_module(module), name)(*args, **kwargs)

@@ -1,8 +1,8 @@
 """Compiling ahead of the first call: `compiled.aot_compile(*args, **kwargs)` gives an artefact, and runs nothing.
 
 Arguments only state shapes and dtypes: their values are not read, the program's side effects do not happen, random
-generators stay unchanged. Tensors of the meta device and objects with a shape and a dtype stand for tensors of the
-model's device. The function has to be one graph, since what follows a break depends on what has run.
+generators stay unchanged. Tensors of the meta device and objects with a shape and a dtype replace tensors of the
+model's device. The function has to be one graph, since the code after a graph break depends on computed values.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ from smelt.shapes.unbacked import is_unbacked
 _ELSEWHERE = "move it out of the function, or compile the functions on either side ahead, each by itself"
 
 MOST_STATES = 5
-"""Maximum number of versions for one kind of call: a number that changes needs three (for 0, for 1, for all others)."""
+"""Maximum number of versions for one kind of call. A Python number that changes at each call needs three: for 0, for 1,
+and for all other values."""
 
 MOST_BACKWARDS = 8
-"""Maximum number of differentiable results for which each gets its own backward program; the gradients for any set of
-results are sums of what these programs compute.
+"""Maximum number of differentiable results of a graph for which each result gets its own backward program. The
+gradients of any set of results are sums of the gradients that these programs compute.
 """
 
 
@@ -87,7 +88,7 @@ class Ahead(Artefact):
         Raises:
             Unsupported: the function is not one graph, or each call changes state so that the next one needs another
                 version.
-            ArtefactError: the graph is for a GPU, or depends on objects that another process could not find.
+            ArtefactError: the graph is for a GPU, or depends on objects that have no name in another process.
         """
         args, kwargs = pytree.tree_map(functools.partial(_stand_in, self._device()), (args, kwargs))
         if self.model is not None:
@@ -105,7 +106,8 @@ class Ahead(Artefact):
         return self
 
     def _device(self) -> torch.device:
-        """The device for which tensors without memory are compiled: that of the model's parameters, else the CPU.
+        """The device for which arguments without memory are compiled: the device of the model's parameters, else the
+        CPU.
 
         Raises:
             ArtefactError: the parameters are on the meta device.
@@ -172,8 +174,8 @@ def compile_ahead(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], o
 class CompileAhead:
     """The attribute `aot_compile` of a compiled function.
 
-    Methods and callable objects are refused. Of a callable object only the class is kept here, since copies of the
-    compiled callable share this object.
+    Methods and callable objects are refused. For a callable object only its class is stored here, since copies of the
+    compiled callable share this attribute.
     """
 
     def __init__(self, function: Any, options: Options) -> None:
@@ -187,14 +189,14 @@ class CompileAhead:
 
 
 def _stand_in(device: torch.device, value: Any) -> Any:
-    """A tensor without memory for an argument that only states a shape and a dtype."""
+    """A tensor without memory in place of an argument that only states a shape and a dtype; other values unchanged."""
     if isinstance(value, torch.Tensor):
         if value.device.type != "meta":
             return value
         with inference_mode(value.is_inference()):
             made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
         made.requires_grad_(value.requires_grad)
-        made.__dict__.update(value.__dict__)  # marks of dynamic sizes
+        made.__dict__.update(value.__dict__)  # attributes that mark sizes as dynamic
         return made
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if not isinstance(dtype, torch.dtype) or not isinstance(shape, Sequence):
@@ -222,7 +224,7 @@ class _AheadSession(Session):
 
         Raises:
             TypeError: the arguments do not fit the function.
-            Unsupported: it cannot be captured as a whole, or too many versions would be needed.
+            Unsupported: the function cannot be captured as one graph, or needs more than MOST_STATES versions.
         """
         try:
             slots = bind(function, function.__defaults__, function.__kwdefaults__, tuple(args), dict(kwargs))
@@ -271,7 +273,7 @@ class _AheadSession(Session):
         super()._install(key, site, vm, residual, reason)
 
     def end(self) -> None:
-        """Release everything that was compiled from this process."""
+        """Remove the compiled versions of this session from this process."""
         for site in self.sites.values():
             for version in site.versions:
                 version.entry.remove()

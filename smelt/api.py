@@ -30,7 +30,7 @@ from smelt.driver import compile_graph
 from smelt.integrations.lightning import take_functions
 
 NOT_GIVEN: Any = object()
-"""Default of `model`: `compile` is then used as a decorator."""
+"""Default of the argument `model` of `compile`, which then returns a decorator."""
 
 
 def compile(
@@ -43,14 +43,16 @@ def compile(
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
 ) -> Any:
-    """Make a module or function faster. Compiling happens at the first call, for the shapes that come.
+    """Make a module or function faster. It is compiled at the first call, for the shapes of that call.
 
     Args:
         model: an `nn.Module` or a callable; without it, a decorator is returned.
         fullgraph: a graph break is an error (`Unsupported`) instead of a second graph.
-        dynamic: None: the first call's sizes are static; those that a later call changes (and whole numbers among
-            the arguments) become symbols, so that the second version serves every size. True: symbols from the start.
-            False: never; a new size compiles a new version, up to `options={"recompile_limit": 8}`.
+        dynamic: None: the sizes of the first call are static; sizes (and whole numbers among the arguments) that a
+            later
+            call changes become symbols, so that the second version serves every size. True: sizes are symbols from the
+            first call. False: sizes are always static; a new size compiles a new version, up to
+            `options={"recompile_limit": 8}`.
             `smelt.mark_dynamic` and `smelt.mark_static` decide for single dimensions.
         backend: "smelt", "aot_eager", "eager", a registered name, or a callable `(gm, example_inputs) -> callable`.
         mode: "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"; all the same on a CPU.
@@ -64,7 +66,7 @@ def compile(
 
     Raises:
         OptionError: an unknown backend, mode or option, or a value of the wrong type.
-        TypeError: `model` is nothing that can be compiled.
+        TypeError: `model` cannot be compiled.
     """
     kwargs: dict[str, Any] = {
         "fullgraph": fullgraph,
@@ -92,7 +94,7 @@ def compile(
 
 
 def compiled_again(module: nn.Module, kwargs: Mapping[str, Any]) -> Any:
-    """Rebuilds a pickled compiled module. `torch.load(weights_only=True)` calls it, too, with untrusted data."""
+    """Rebuild a pickled compiled module. `torch.load(weights_only=True)` also calls it, on untrusted data."""
     if not isinstance(module, nn.Module) or not isinstance(kwargs, Mapping):
         raise TypeError("a pickle of a compiled module holds a module and arguments of smelt.compile")
     return compile(module, **kwargs)
@@ -109,20 +111,21 @@ def explain(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., capture_explain.Explanation]:
-    """`explain(fn)(*args)` compiles and runs `fn` once and tells what happened: graphs, breaks with reasons, guards."""
+    """`explain(fn)(*args)` compiles and runs `fn` once; returns its graphs, graph breaks with reasons, and guards."""
     _check_target(fn)
     target = original_function(original_of(fn))
     return capture_explain.explain(target, compile_graph, chosen_options(False, dynamic, backend, mode, options))
 
 
 def lookup_backend(backend: str | Backend) -> Callable[..., Callable[..., Any]]:
-    """The function `(gm, example_inputs) -> callable` that a backend's name stands for.
+    """The function `(gm, example_inputs) -> callable` of a backend, found by its name.
 
-    Built-in ones also take `mode` and `options`, as `compile` does. The graph comes from another capture (Dynamo, for
-    example), which has guards of its own: its symbolic sizes are symbols here, all others are static.
+    Built-in backends also take `mode` and `options`, as `compile` does. The graph comes from another capture (Dynamo,
+    for
+    example), which checks its own guards: its symbolic sizes stay symbols, all other sizes are static.
 
     Raises:
-        OptionError: an unknown name (lists the valid ones and the nearest).
+        OptionError: the name is unknown (the message lists the valid names and the nearest one).
     """
     name = check_backend(backend)
     return functools.partial(_compile_captured, name) if is_built_in(name) else user_backend(name)
@@ -143,18 +146,18 @@ def _compile_captured(
 
 
 def reset() -> None:
-    """Forget everything compiled in this process, and the counters of `stats()`. The disk cache stays."""
+    """Discard everything compiled in this process, and reset the counters of `stats()`. The disk cache is kept."""
     capture.reset()
     reset_stats()
 
 
 def is_compiled(module: Any) -> bool:
-    """Whether `module` came from `smelt.compile`."""
+    """Whether `module` is a module that `smelt.compile` returned."""
     return is_compiled_module(module) or compiled_here(module)
 
 
 def _check_target(model: Any) -> None:
-    """Raises TypeError for what cannot be compiled, with what can."""
+    """Raise TypeError if `model` cannot be compiled; the message says what to compile instead."""
     if isinstance(model, nn.Module):
         return
     problem = None
@@ -179,7 +182,7 @@ def chosen_options(
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
 ) -> Options:
-    """What the arguments of `compile` say, which are all checked here.
+    """The options that the arguments of `compile` select; all arguments are checked here.
 
     Raises:
         OptionError: an unknown backend, mode or option, or a value of the wrong type.

@@ -13,7 +13,7 @@ from smelt.base.errors import OptionError, shown, unknown_name
 
 Backend = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Any]]
 ENTRY_POINTS = "smelt_backends"
-"""Packages may offer backends through this entry-point group."""
+"""The entry-point group through which installed packages offer backends."""
 
 _registered: dict[str, Backend] = {}
 BUILT_IN = ("aot_eager", "eager", "smelt")
@@ -52,7 +52,7 @@ def list_backends() -> list[str]:
 
 
 class GivenBackend(str):
-    """The name of a backend that was given as a callable; it keeps the callable alive.
+    """The name of a backend that the user passed as a callable; the name keeps the callable alive.
 
     Attributes:
         compiler: the callable.
@@ -62,10 +62,10 @@ class GivenBackend(str):
 
 
 def check_backend(backend: str | Backend) -> str:
-    """The backend's name; a `GivenBackend` if it was given as a callable.
+    """The name of a backend; a `GivenBackend` if the backend was passed as a callable.
 
     Raises:
-        OptionError: an unknown name (lists the valid ones and the nearest).
+        OptionError: the name is unknown (the message lists the valid names and the nearest one).
     """
     if callable(backend):
         name = GivenBackend(f"{getattr(backend, '__name__', type(backend).__name__)}@{id(backend):x}")
@@ -85,10 +85,10 @@ def check_backend(backend: str | Backend) -> str:
 
 
 def is_built_in(name: str) -> bool:
-    """Whether a checked name is that of a built-in backend."""
+    """Whether a name that `check_backend` returned names a built-in backend."""
     return name in BUILT_IN and not isinstance(name, GivenBackend)
 
 
 def user_backend(name: str) -> Backend:
-    """The function that a checked name, which is not built in, refers to."""
+    """The function of a backend that is not built in, by the name that `check_backend` returned."""
     return name.compiler if isinstance(name, GivenBackend) else _registered[name]

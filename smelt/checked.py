@@ -1,9 +1,9 @@
-"""Wraps a program: tensors that enter and leave it are compared with the metadata that its graph records.
+"""Wraps a program so that its input and result tensors are compared with the metadata that its graph records.
 
-Between programs only tensors pass: inputs of a call, what a forward saves, tangents, results. Kernels read and write
-them by address, so each has to lie as it was recorded. Strides of gradients and of inputs' new values are not compared:
-autograd and `copy_` take any, and a gradient that is a tangent passed on has the tangent's. Calls are checked where
-errors are not to be hidden (SMELT_STRICT); others pay nothing.
+Programs exchange only tensors: inputs of a call, saved tensors of a forward, tangents, results. Kernels read and write
+them by address, so each must have the recorded shape, dtype, device type and strides. Strides of gradients and of the
+new values of inputs are not compared: autograd and `copy_` accept any strides, and a gradient that is an unchanged
+tangent has the strides of the tangent. Calls are checked only under SMELT_STRICT; otherwise the check costs nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Program = Callable[[list[Any]], list[Any]]
 
 
 class WrongLayout(SmeltError):
-    """A tensor at the boundary of a program is not as the program's graph records it."""
+    """An input or a result of a program differs from the metadata that the program's graph records for it."""
 
 
 def boundary(name: str, graph: fx.Graph, any_strides: Container[int] = ()) -> Callable[[Program], Program]:
-    """The wrapper of a graph's program: checks under SMELT_STRICT, else nothing.
+    """The function that wraps a graph's program in checks; outside SMELT_STRICT it returns the program unchanged.
 
     Args:
         any_strides: positions of the results whose strides do not matter.
@@ -39,12 +39,12 @@ def boundary(name: str, graph: fx.Graph, any_strides: Container[int] = ()) -> Ca
 
 
 def backward_boundary(name: str, graph: fx.Graph) -> Callable[[Program], Program]:
-    """The same for a program whose results are gradients."""
+    """The wrapper (see `boundary`) for a program whose results are gradients: no strides of results are compared."""
     return boundary(name, graph, range(len(graph.output_node().meta["val"])))
 
 
 class _Boundary:
-    """The metadata of a graph's inputs and results; the graph is not kept alive."""
+    """The recorded metadata of a graph's inputs and results, without a reference to the graph."""
 
     def __init__(self, name: str, graph: fx.Graph, any_strides: Container[int]) -> None:
         self.name = name
@@ -55,7 +55,7 @@ class _Boundary:
         self.made = [(f"result {i}", val, i not in any_strides) for i, val in made]
 
     def around(self, program: Program) -> Program:
-        """The program with checks."""
+        """The program, wrapped so that each call checks inputs and results."""
         if isinstance(program, Staged):
             return Staged(functools.partial(self._steps, program), program.positions)
 
@@ -69,7 +69,7 @@ class _Boundary:
         return run
 
     def _steps(self, program: Staged, inputs: list[Any]) -> Iterator[list[Any]]:
-        """The same for a program in stages, whose sizes are known."""
+        """Run and check a program in stages; all its sizes are static."""
         self._check(self.given, inputs, {})
         for positions, given in zip(program.positions, program.begin(inputs), strict=True):
             self._check([self.made[position] for position in positions], given, {})
@@ -81,7 +81,7 @@ class _Boundary:
                 continue
             try:
                 meta = meta_in_numbers(val, numbers)
-            except (KeyError, AssertionError):  # of a size that only the forward tells
+            except (KeyError, AssertionError):  # a size that only the forward computes
                 continue
             why = _differs(meta, tensor, in_order)
             if why is not None:

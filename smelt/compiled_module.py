@@ -1,8 +1,8 @@
-"""The compiled form of a module: an instance of a subclass, with the same state and the same keys; only calls of it
+"""The compiled form of a module: an instance of a subclass with the same state and `state_dict` keys; only calls
 differ.
 
-It shares the original's `__dict__`, so parameters, buffers, hooks, `training` and attributes are one and the
-same for both, and `state_dict()` needs no prefix.
+The compiled module shares the `__dict__` of the original module, so both have the same parameters, buffers, hooks,
+`training` and attributes, and the keys of `state_dict()` have no prefix.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Signature:
 
 
 class _Wrapped:
-    """The attribute `__wrapped__`: of a compiled module the original module; a compiled class has no such attribute."""
+    """The attribute `__wrapped__` of a compiled module: the original module. Compiled classes do not have it."""
 
     def __get__(self, module: Any, cls: type) -> Any:
         if module is None or not hasattr(module, "_orig_mod"):
@@ -48,8 +48,8 @@ class _Wrapped:
 
 
 class CompiledModule:
-    """Base of every compiled class, placed before the original class. Slots hold the attributes that must not enter the
-    shared `__dict__`.
+    """Base of every compiled class, before the original class. Attributes that must not enter the shared `__dict__` are
+    slots.
     """
 
     __slots__ = ("_orig_mod", "_smelt_call", "_smelt_remake")
@@ -63,7 +63,7 @@ class CompiledModule:
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Calling the class of a compiled module makes an ordinary module of the original class."""
         original = cls.__bases__[-1]
-        is_twin = _classes.get(id(original)) is cls  # not a class that the program derived from one
+        is_twin = _classes.get(id(original)) is cls  # False for a class that the program derived from it
         return original(*args, **kwargs) if is_twin else super().__new__(cls)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -81,7 +81,7 @@ class CompiledModule:
         return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Sets an attribute. `_orig_mod` stays out of the shared state, where the module would be its own submodule."""
+        """Set an attribute; `_orig_mod` is refused: in the shared state the module would become its own submodule."""
         if name == "_orig_mod":
             raise AttributeError("_orig_mod of a compiled module stays what it is: compile the other module")
         super().__setattr__(name, value)
@@ -97,7 +97,7 @@ class CompiledModule:
         return self._smelt_remake(copy.copy(self._orig_mod))
 
     def _ordinary_copy(self, memo: dict[int, Any], of_state: Callable[[Any], Any]) -> Any:
-        """A copy of a module whose class the program derived, as `copy` makes it of any module."""
+        """A copy, as `copy` makes it of any module, of a module whose class derives from a compiled class."""
         reduced: Any = super().__reduce_ex__(4)
         make, arguments, state = reduced[:3]
         made = memo[id(self)] = make(*arguments)
@@ -110,11 +110,11 @@ class CompiledModule:
         return self._smelt_remake.reduced(self._orig_mod)
 
     def aot_compile(self, *args: Any, **kwargs: Any) -> Any:
-        """Compile for a call without running anything: only shapes and dtypes of the arguments count.
+        """Compile for a call without running anything: only shapes and dtypes of the arguments are used.
 
         Returns:
-            An artefact: `.save(path)` writes it, `.add(...)` compiles for other calls too, and `.apply(model)`, also
-            of what `smelt.load(path)` gives, makes a compiled model.
+            An artefact: `.save(path)` writes it, `.add(...)` compiles for other calls too, and `.apply(model)` makes a
+            compiled model, as does `.apply` of the artefact that `smelt.load(path)` returns.
         """
         if not is_compiled_module(self):
             raise OptionError("this model is not compiled", hint="smelt.compile(model).aot_compile(...)")
@@ -122,7 +122,9 @@ class CompiledModule:
 
 
 class Recipe(Protocol):
-    """How to make a compiled module from a module."""
+    """Interface of the objects that make a compiled module from a module, rebuild it from a pickle, or compile it
+    ahead.
+    """
 
     def __call__(self, module: nn.Module) -> Any:
         """Another module, compiled in the same way."""
@@ -158,8 +160,8 @@ class Remake:
         return self.compile(module, **self.kwargs)
 
     def reduced(self, module: nn.Module) -> tuple[Any, ...]:
-        """See `Recipe.reduced`; contains no instance of smelt's classes, because `torch.load(weights_only=True)`
-        accepts only data.
+        """See `Recipe.reduced`. The content has no instance of smelt's classes, because
+        `torch.load(weights_only=True)` accepts only data.
         """
         return self.rebuild or self.compile, (module, self.kwargs)
 
@@ -188,17 +190,17 @@ def compiled_module_of(module: nn.Module, call: Callable[..., Any], remake: Reci
 
 
 def _share_states(module: nn.Module, compiled: nn.Module) -> None:
-    """Share the state that `fully_shard` and `replicate` keep beside a module, in tables keyed by the object."""
-    states = sys.modules.get("torch.distributed._composable_state")  # if it was not imported, nothing is wrapped
+    """Share the state that `fully_shard` and `replicate` store for a module in tables whose keys are modules."""
+    states = sys.modules.get("torch.distributed._composable_state")  # not imported: no such state exists
     known: Any = getattr(states, "_module_state_mapping", None)
     if known is not None and module in known:
         known[compiled] = known[module]
 
 
 def is_compiled_module(module: Any) -> bool:
-    """Whether calls of a module run what was compiled.
+    """Whether calls of a module run compiled code.
 
-    A class that the program derived from a compiled one makes ordinary modules.
+    Instances of a class that the program derived from a compiled class are ordinary modules.
     """
     return isinstance(module, CompiledModule) and hasattr(module, "_smelt_call")
 
@@ -211,7 +213,7 @@ class _Derived(CompiledModule):
 
 
 def original_of(module: Any) -> Any:
-    """The module that was given to `smelt.compile` or `torch.compile`; anything else unchanged."""
+    """The module that a compiled module was made from by `smelt.compile` or `torch.compile`; other values unchanged."""
     while True:
         inner = module._orig_mod if is_compiled_module(module) else original_module(module)
         if inner is None:
@@ -220,7 +222,7 @@ def original_of(module: Any) -> Any:
 
 
 def original_function(function: Any) -> Any:
-    """The function that torch.compile was given for this one; anything else unchanged."""
+    """The function that a function of torch.compile was made from; other values unchanged."""
     while isinstance(function, types.FunctionType) and compiled_elsewhere(function):
         function = vars(function)["_torchdynamo_orig_callable"]
     return function
@@ -252,5 +254,5 @@ def _compiled_class(cls: type) -> type:
 
 
 def _unpickle(remake: Remake, module: nn.Module) -> Any:
-    """Rebuilds compiled modules that earlier versions pickled."""
+    """Rebuild a compiled module that an earlier version of smelt pickled."""
     return remake(module)

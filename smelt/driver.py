@@ -59,13 +59,13 @@ from smelt.shapes.unbacked import at_least, may_be_empty
 from smelt.target import Target
 
 GRAPHS_OF_HALVES = ("3_", "4_", "5_")
-"""Prefixes of the names of report texts that are made from graphs, loops and schedules of forward and backward."""
+"""Prefixes of the names of the report texts that show graphs, loops and schedules of forward and backward."""
 
 
 def compile_graph(
     gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
 ) -> Callable[..., Any]:
-    """A captured torch-level graph in, a callable over the same flat inputs out, by the backend that `options` names.
+    """Compile a captured torch-level graph by the backend of `options`; returns a callable over the same flat inputs.
 
     Raises:
         SmeltError: a stage failed; capture decides between eager and an error.
@@ -81,10 +81,11 @@ def compile_graph(
 
 
 REPRO = "repro.py"
-"""The artefact of a report that `smelt repro` runs."""
+"""The name of the report file that `smelt repro` runs."""
 
 beside: Callable[..., Callable[..., Any]] | None = None
-"""Replaces `compile_whole`, which it calls in turn: `smelt check` compares each graph with eager there."""
+"""A function that `compile_graph` calls in place of `compile_whole`; `smelt check` sets one that calls `compile_whole`
+and compares each graph with eager. None: `compile_whole` is called."""
 
 
 def _script(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options) -> str:
@@ -118,7 +119,7 @@ def _is_without_memory(gm: fx.GraphModule) -> bool:
 
 
 def compile_pieces(gm: fx.GraphModule, whole: Report, options: Options) -> Callable[..., Any]:
-    """A graph with branches on values or eager boundaries, cut there: each piece is compiled when it first runs."""
+    """Cut a graph at its branches on values and its eager boundaries; each piece is compiled when it first runs."""
 
     def compile_piece(piece: fx.GraphModule, inputs: Sequence[Any], name: str) -> Callable[..., Any]:
         report = whole.child(name)
@@ -139,7 +140,7 @@ def compile_pieces(gm: fx.GraphModule, whole: Report, options: Options) -> Calla
 def compile_smelt(
     gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
 ) -> Callable[..., Any]:
-    """The whole stack: differentiate, decompose, split, lower, fuse, generate, build."""
+    """Compile a graph by the backend "smelt": differentiate, decompose, split, lower, fuse, generate, build."""
     joint, device, halves = halves_of(gm, example_inputs, report, options)
     recordings = Recordings(joint, device, report, options)
     with timed("load", report):
@@ -161,7 +162,7 @@ def compile_smelt(
 def halves_of(
     gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
 ) -> tuple[Joint, torch.device | None, Halves]:
-    """The joint graph, the device of its kernels if these are Triton's, and forward and backward as text."""
+    """The joint graph, the device of its kernels if these are Triton kernels (else None), and its compiled halves."""
     joint = to_joint(gm, example_inputs, options, PassRunner(report))
     device = triton_device(joint.module, options)
     at_once = device is not None and device.type == "cuda"  # recordings of one graph share memory
@@ -174,14 +175,15 @@ def halves_of(
 
 
 class Halves(NamedTuple):
-    """A compiled joint graph, without the graphs in between.
+    """A compiled joint graph, without its intermediate graphs.
 
     Attributes:
-        programs: forward and backward as text.
-        backward: the graph of the backward; None if there is none.
+        programs: the programs of forward and, if compiled, backward as source text.
+        backward: the graph of the backward; None if no gradients are computed.
         absent: positions of the tangents that the backward's program does not take.
         checks: wrappers that check inputs and results of the programs.
-        old: positions of forward results that may be old values of inputs that it writes.
+        old: positions of forward results that may share memory with an input that the forward writes
+            (`gpu.old_values`).
     """
 
     programs: list[Rendered]
@@ -195,7 +197,7 @@ def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool
     """The programs of a joint graph. Intermediate graphs are released when it returns.
 
     Args:
-        at_once: compile a backward also where it is unknown which results are used.
+        at_once: compile a backward now even if it is unknown which results will have gradients.
     """
     run = PassRunner(report)
     prims = to_prims(joint, options, run)
@@ -221,10 +223,10 @@ def _fall_back(name: str, what: str, error: Exception, options: Options, report:
     """Count and report that something runs in eager because it could not be compiled.
 
     Args:
-        report: the artefacts to save.
+        report: the report to save beside the cache; None: no report is saved.
 
     Raises:
-        Exception: the error itself, where nothing may fall back.
+        Exception: `error` itself, under SMELT_STRICT or `fullgraph`.
     """
     raise_if_signalled(error)
     if environment().strict or options.fullgraph:
@@ -239,10 +241,10 @@ def _fall_back(name: str, what: str, error: Exception, options: Options, report:
 def compile_late(
     graph: fx.GraphModule, count: int, device: torch.device | None, report: Report, options: Options
 ) -> Program:
-    """Compile a backward that is first needed during a step; it runs operator by operator where that fails.
+    """Compile a backward that is first needed during a training step; if that fails, it runs operator by operator.
 
     Args:
-        count: of the results that have gradients.
+        count: number of results that may have gradients.
     """
     return preserving(_compile_or_step, graph, count, device, report, options)
 
@@ -263,7 +265,7 @@ def _compile_or_step(
 def compile_backward(
     graph: fx.GraphModule, name: str, device: torch.device | None, report: Report, options: Options
 ) -> Program:
-    """The backward for a set of used results for which there is none yet."""
+    """Compile the backward for a set of used results that has no backward program yet."""
     with outside_inference_mode():
         (rendered,) = render_and_build({name: graph}, options, report)
         with timed("load", report):
@@ -276,10 +278,10 @@ def compile_backward(
 def render_and_build(
     halves: Mapping[str, fx.GraphModule], options: Options, report: Report, updates: Mapping[int, str] | None = None
 ) -> list[Rendered]:
-    """The programs as text, with their kernels in the store: each is built while the next one is rendered.
+    """Render programs as source text and build their kernels into the store, each while the next one is rendered.
 
     Args:
-        updates: those of the forward program, see `schedule`.
+        updates: the updates of inputs by the forward program, see `schedule`.
     """
     rendered: list[Rendered] = []
     building: list[Future[object]] = []
@@ -294,17 +296,17 @@ def render_and_build(
         with timed("load", report):
             for each in rendered:
                 prepare(each)
-        with timed("build", report):  # builds still to wait for
+        with timed("build", report):  # wait for unfinished builds
             for future in building:
                 future.result()
     return rendered
 
 
 def triton_device(part: fx.GraphModule, options: Options) -> torch.device | None:
-    """The device of a graph whose kernels are Triton's; None for C++ on a CPU.
+    """The device of a graph whose kernels are Triton kernels; None if they are C++ kernels for a CPU.
 
     Raises:
-        CompileError: the graph's tensors live on several GPUs, or where no kernels can be made for.
+        CompileError: the graph's tensors are on several GPUs, or on a device for which no kernels can be generated.
     """
     metas = [n.meta["val"] for n in part.graph.nodes if isinstance(n.meta.get("val"), TensorMeta)]
     devices = {m.device for m in metas if m.device.type != "cpu"}
@@ -320,14 +322,14 @@ def triton_device(part: fx.GraphModule, options: Options) -> torch.device | None
 
 
 def compile_program(part: fx.GraphModule, options: Options, report: Report, name: str = "forward") -> Program:
-    """The program of one prim graph by itself."""
+    """Compile one prim graph into a program that is ready to run."""
     return load(render(part, options, report, name), options)
 
 
 def render(
     part: fx.GraphModule, options: Options, report: Report, name: str, updates: Mapping[int, str] | None = None
 ) -> Rendered:
-    """Forward or backward as source text; split into parts where it reads numbers from tensors or changes device."""
+    """Render forward or backward as source text, split into parts at reads of numbers and at changes of device."""
     chain = to_parts(part, PassRunner(report, name))
     if chain is None:
         return render_part(part, options, report, name, updates)
@@ -367,12 +369,12 @@ def compile_emptied(
     name: str,
     updates: Mapping[int, str] | None,
 ) -> Program | None:
-    """The program of `part` for calls in which some sizes that only values tell are 0; None where there is none."""
+    """The program of `part` for calls in which the unbacked sizes `zeros` are 0; None if it cannot be compiled."""
     try:
         with outside_inference_mode():
             own = report.child(f"{report.name}_empty")
             return load(render_part(to_emptied(part, zeros, PassRunner(own)), options, own, name, updates), options)
-    except ZeroDivisionError:  # a size is divided by one of them: operators in eager raise the right error
+    except ZeroDivisionError:  # a size is divided by one of `zeros`: operators in eager raise the right error
         return None
     except Exception as error:
         _fall_back(f"{report.name} without elements", "it", error, options)
@@ -380,7 +382,7 @@ def compile_emptied(
 
 
 def _caller_owned(part: fx.GraphModule, name: str) -> Container[int]:
-    """Positions of inputs whose buffers outlive the call: all of a forward, of a backward what is marked so."""
+    """Positions of inputs whose buffers outlive the call: all inputs of a forward, the marked inputs of a backward."""
     inputs = [node for node in part.graph.nodes if node.op == "placeholder"]
     if not name.startswith("backward"):
         return range(len(inputs))
@@ -388,12 +390,12 @@ def _caller_owned(part: fx.GraphModule, name: str) -> Container[int]:
 
 
 STAGES = 16
-"""Maximum number of stages into which a backward is cut without being asked: each stage costs an autograd node."""
+"""Maximum number of stages of a backward when `options` sets no stage size: each stage costs an autograd node."""
 
 
 def _stage_bytes(part: fx.GraphModule, options: Options, name: str) -> int:
-    """Bytes of gradients after which a backward returns them while it continues; 0: it returns all at its end."""
-    if name != "backward":  # the host program of several parts waits for all results of each
+    """Bytes of gradients in one stage of a backward, which returns them before it continues; 0: only one stage."""
+    if name != "backward":  # a host program of several parts waits for all results of each part
         return 0
     if options.stages >= 0:
         return options.stages
@@ -404,9 +406,9 @@ def _stage_bytes(part: fx.GraphModule, options: Options, name: str) -> int:
 
 
 def _may_split_products(device: torch.device, options: Options) -> bool:
-    """Whether products of float32 may be split into products of TF32 where that is measured to be faster.
+    """Whether float32 products may be split into TF32 products where a measurement shows that this is faster.
 
-    Not without a GPU, and not where results must be the same in each run: a measurement may turn out differently.
+    False without a GPU, and under deterministic algorithms, since measurements may differ between runs.
     """
     if device.type != "cuda" or options.gemm != "auto" or torch.are_deterministic_algorithms_enabled():
         return False

@@ -1,4 +1,4 @@
-"""The programs of a graph on a GPU: they write new values of inputs in place, and are recorded as CUDA graphs."""
+"""Wraps the programs of a graph on a GPU: they write new values of inputs in place and are recorded as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from smelt.runtime.memory import copy_all
 class Recordings:
     """The CUDA graphs of one compiled graph.
 
-    Each set of sizes would need a recording: in the default mode, graphs of changing sizes are launched kernel by
-    kernel. Floating-point numbers that change, such as a learning rate, arrive as tensors and need none. Of a program
-    that also computes on the CPU each part on the GPU is recorded by itself.
+    Each set of sizes needs its own CUDA graph, so in the default mode a graph with symbolic sizes is launched kernel by
+    kernel. Floating-point numbers that change, such as a learning rate, are inputs as tensors and need no new CUDA
+    graph. If a program also computes on the CPU, each of its parts on the GPU is recorded separately.
     """
 
     def __init__(self, joint: Joint, device: torch.device | None, report: Report, options: Options) -> None:
@@ -57,11 +57,11 @@ class Recordings:
         return "its sizes change, and each would need one (mode='reduce-overhead' makes them)"
 
     def record_part(self, program: Program) -> Program:
-        """One part of a split program, recorded where programs of this graph are."""
+        """One part of a split program, recorded as a CUDA graph if the programs of this graph are recorded."""
         return program if self.recorder is None else self.recorder.wrap(program, "part", written=None, visible=None)
 
     def of_graph(self, programs: Sequence[Program], split: Sequence[bool], old: Sequence[int]) -> list[Program]:
-        """The forward and backward programs as they run.
+        """The forward and backward programs with in-place writes of inputs and CUDA graphs, where these apply.
 
         Args:
             split: for each program, whether it is split into parts, each of which is recorded separately.
@@ -87,7 +87,7 @@ class Recordings:
 
 
 def recorded_alone(program: Program, device: torch.device, report: Report, options: Options) -> Program:
-    """A backward program that was compiled later, with separate recordings where the graph's programs have them."""
+    """A backward program that was compiled later; on a GPU with CUDA graphs it gets its own recordings."""
     if device.type != "cuda" or not _wants_recordings(options):
         return program
     return _recorder(device, report, options).wrap(program, "backward", written=(), visible=0)
@@ -96,12 +96,12 @@ def recorded_alone(program: Program, device: torch.device, report: Report, optio
 _WAITING = re.compile(
     r"aten::(_?linalg_(eigh?|eigvals|eigvalsh|svd|svdvals|lstsq|pinv|matrix_rank|cond)|pinverse|svd)$"
 )
-"""Decompositions whose host code waits for results of the GPU. One that begins while a stream records fails; cuSOLVER
-then fails outside of recordings, too (seen of `cusolverDnXsyevd` with torch 2.11 on an H100)."""
+"""Matrix decompositions whose CPU code waits for results of the GPU. Such a call fails while a stream records a CUDA
+graph, and cuSOLVER then also fails outside of recordings (seen in `cusolverDnXsyevd`, torch 2.11, H100)."""
 
 
 def _waiting_operator(graph: fx.Graph) -> str | None:
-    """The first operator of a graph that cannot be recorded; trying it would break cuSOLVER."""
+    """The name of a graph's first operator that a CUDA graph cannot record (see `_WAITING`); None if all can be."""
     for node in graph.nodes:
         if isinstance(node.target, OpOverload):
             name = node.target.name().split(".")[0]
@@ -111,7 +111,7 @@ def _waiting_operator(graph: fx.Graph) -> str | None:
 
 
 def _waits_alone(node: fx.Node) -> bool:
-    """Whether the node only checks an operator whose result is unused."""
+    """Whether the node is the check that remains of an operator whose result is unused, and that waits for the GPU."""
     return node.target is IN_RANGE and bool(node.args[5])
 
 
@@ -141,13 +141,13 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def written_inside(program: Program, written: Mapping[int, int], old: Sequence[int]) -> Program:
-    """The program, extended to write the new values of inputs itself, all in one call.
+    """The program, extended so that it writes the new values of inputs in place, all in one call.
 
-    An old value that is returned as well (a backward needs it) becomes a copy.
+    A result that shares memory with a written input and is returned as well (for a backward) is replaced by a copy.
 
     Args:
-        written: position of a result -> position of the input that it is the new value of, and is replaced by.
-        old: positions of results that may share memory with what is written.
+        written: position of a result -> position of the input whose new value it is; the input replaces the result.
+        old: positions of results that may share memory with a written input.
     """
 
     def run(inputs: list[Any]) -> list[Any]:
@@ -166,7 +166,7 @@ def written_inside(program: Program, written: Mapping[int, int], old: Sequence[i
 
 
 def _copy_old(results: list[Any], old: Sequence[int], overwritten: Sequence[torch.Tensor]) -> None:
-    """Replace results in memory that will be overwritten by copies."""
+    """Replace results whose memory will be overwritten by copies of themselves."""
     begins = {tensor.untyped_storage().data_ptr() for tensor in overwritten if tensor.numel()}
     for i in old:
         value = results[i]

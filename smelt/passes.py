@@ -1,8 +1,8 @@
 """Runs one pass of the pipeline: its time is counted, its result is printed and verified.
 
-Printed: written to the trace folder under SMELT_TRACE; the last result of each stage is also kept for failure reports.
-Verified: under SMELT_STRICT, a value that breaks the rules of its IR level raises before the next pass sees it. It is
-printed first, so that the trace contains it.
+Printing means: the result is written to the trace folder under SMELT_TRACE; the last result of each stage is also kept
+for failure reports. Verifying means: under SMELT_STRICT, a result that breaks the rules of its IR level raises an error
+before the next pass runs. A result is printed before it is verified, so that the trace contains it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PassRunner:
         return made
 
     def record(self, name: str, made: Any) -> None:
-        """Print and verify the result of the pass of this name."""
+        """Print and verify the result `made` of the pass `name`."""
         if isinstance(made, Rendered) and self.report.plan is not None:
             self._describe_program(made)
         match made:
@@ -84,7 +84,7 @@ class PassRunner:
                     verified(graph, "prims")
 
     def _describe_program(self, rendered: Rendered) -> None:
-        """Describe a program for `smelt.explain`, if that is active; its steps are timed afterwards."""
+        """Describe a program for `smelt.explain`, which times its steps afterwards; called only if that is active."""
         report, target = self.report, "C++" if rendered.device is None else "Triton"
         facts = describe_program(self.program, target, report.plan, rendered.steps, rendered.text_of)
         for step in (*rendered.steps.all(), *(unit.step for unit in facts.units)):
@@ -94,7 +94,7 @@ class PassRunner:
             report.programs.append(facts)
 
     def _graphs(self, name: str, made: Any) -> Iterator[tuple[str, fx.GraphModule]]:
-        """The prim graphs of a pass's result, by the name that they are printed under."""
+        """The prim graphs in the result of a pass, each with the name under which it is printed."""
         match made:
             case fx.GraphModule():
                 yield name, made
@@ -110,7 +110,7 @@ class PassRunner:
 
 @contextmanager
 def timed(stage: str, report: Report) -> Iterator[None]:
-    """Counts the time inside as that of a stage."""
+    """Context whose duration is added to the compile time of a stage."""
     started = time.perf_counter()
     yield
     report.spend(stage, time.perf_counter() - started)

@@ -1,10 +1,10 @@
-"""The compiler on one page: its passes in order, each from one value to the next.
+"""The passes of the compiler in order; each takes one value (a graph, loops, a schedule) and returns the next one.
 
 torch-level graph -> joint ATen graph -> joint prim graph -> forward and backward -> loops -> schedule -> programs
 
-`run` calls a pass, counts its time under the name of its stage, prints what it made under SMELT_TRACE and verifies it
-under SMELT_STRICT (`passes.py`). A pass does not change its argument. `driver.py` calls the functions below and
-has what surrounds them: threads, reports, fallbacks to eager, backwards that are compiled on demand.
+`run` calls a pass, counts its time under the name of its stage, prints its result under SMELT_TRACE and verifies it
+under SMELT_STRICT (`passes.py`). A pass does not change its argument. `driver.py` calls the functions below and handles
+threads, reports, fallbacks to eager, and backwards that are compiled on demand.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ PRIM_PASSES = (add_rows_into_sums, with_channels_last)
 
 
 def to_joint(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], options: Options, run: PassRunner) -> Joint:
-    """Forward and backward of a torch-level graph as one functional ATen graph."""
+    """Trace forward and backward of a torch-level graph into one functional ATen graph, the joint graph."""
     return run("joint", trace_joint, gm, inputs, options)
 
 
 def to_prims(joint: Joint, options: Options, run: PassRunner) -> fx.GraphModule:
-    """The joint graph over primitives."""
+    """Rewrite the joint graph from ATen operators to primitives."""
     prims = run("prims", decompose, joint.module, options, apart=True)
     for rewrite in PRIM_PASSES:
         prims = run("prims", rewrite, prims)
@@ -53,7 +53,9 @@ def to_prims(joint: Joint, options: Options, run: PassRunner) -> fx.GraphModule:
 def to_halves(
     prims: fx.GraphModule, joint: Joint, at_once: bool, options: Options, run: PassRunner
 ) -> tuple[fx.GraphModule, fx.GraphModule | None, fx.GraphModule | None, tuple[int, ...]]:
-    """Forward; backward; the likely backward, if any, and the positions of the tangents that it does not take."""
+    """Split the joint graph; returns the forward graph, the backward graph (None without gradients), the backward graph
+    for the results that probably get gradients (or None), and the positions of the tangents that it does not take.
+    """
     forward, backward = run("partition", partition, prims, joint, options)
     if backward is None:
         return forward, None, None, ()
@@ -62,7 +64,7 @@ def to_halves(
 
 
 def to_parts(half: fx.GraphModule, run: PassRunner) -> PartSequence | None:
-    """The parts of a half that reads numbers from tensors or changes device; None where it is a single part."""
+    """The parts of a forward or backward that reads numbers from tensors or changes device; None if it is one part."""
     return run("loops", split_at_reads, half)
 
 

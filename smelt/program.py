@@ -1,4 +1,4 @@
-"""Generated text in, program out: builds the kernels, binds external kernels, executes the host program."""
+"""Makes programs from generated source text: builds kernels, binds external kernels, executes the host program."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from smelt.runtime.watched_memory import Watch
 from smelt.runtime.workspace import Workspaces
 
 Program = Callable[[list[Any]], list[Any]]
-"""Boxed: it may clear the list of inputs, which frees what it no longer needs. Results have the graph's strides.
-
-Of a graph with symbolic sizes the last inputs are the values of its symbols.
+"""A function from a list of inputs to a list of results. It may clear the list of inputs, so that memory that it no
+longer needs is freed. Results have the strides that the graph records. If the graph has symbolic sizes, its last inputs
+are the values of its symbols.
 """
 
 
 class Bound(NamedTuple):
-    """An external kernel, and what its operands look like."""
+    """An external kernel and the descriptions of its operands."""
 
     kernel: ExternKernel
     inputs: list[Any]
@@ -78,14 +78,14 @@ def load(
         "Staged": Staged,
         "torch": torch,
         "address": addresses.__getitem__,
-        "libraries": libraries,  # kept loaded as long as the host program, which has their addresses
+        "libraries": libraries,  # stay loaded as long as the host program, which has their addresses
         "constants": rendered.constants,
     }
     if rendered.device is not None:
         scope |= _on_device(rendered, options)
     program = _observable(rendered, scope, addresses)
     if rendered.device is not None and not isinstance(program, Sized) and "product0" not in scope:
-        scope["kernels"].seconds.clear()  # all segments are made: each has what it may need until its first call
+        scope["kernels"].seconds.clear()  # all segments exist and hold the second versions that they may need
     if not on_gpu:
         _release_after_first_call(scope)
     return program if rendered.empty is None else UnlessEmpty(program, rendered)
@@ -95,7 +95,7 @@ def _binder(
     rendered: Rendered, options: Options, on_gpu: bool, externs: list[Bound] | None
 ) -> Callable[[str, dict[str, Any], list[Any], list[Any]], ExternKernel]:
     """The function that the host text calls to bind its external kernels."""
-    only = "aten" if on_gpu else options.gemm  # the others are kernels for CPUs
+    only = "aten" if on_gpu else options.gemm  # other candidates are CPU kernels
     clock = _clock(rendered.device, options)
 
     def bound(name: str, params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> ExternKernel:
@@ -129,26 +129,26 @@ def _host_of_parts(rendered: Rendered, programs: list[Program], around: Callable
 
 
 def _of_the_runtime(op: Callable[..., Any]) -> Callable[..., Any]:
-    """What a host program calls for an operator between its parts: smelt's own `nonzero`, else the operator."""
+    """The function that a host program calls for an operator between its parts: smelt's `nonzero`, else `op`."""
     return nonzero if op is torch.nonzero else op
 
 
 def _clock(device: torch.device | None, options: Options) -> Clock | None:
-    """The clock by which library kernels are compared; None where kernels are not chosen by time."""
+    """The clock by which library kernels are timed for a choice; None if kernels are not chosen by time."""
     if device is None or device.type != "cuda" or not options.max_autotune:
         return None
     return None if torch.are_deterministic_algorithms_enabled() else DeviceClock(device)
 
 
 MOST_EMPTIED = 16
-"""Programs of one graph for calls in which sizes are 0: one for each set of them that is met."""
+"""Maximum number of programs of one graph for calls with empty sizes: one for each set of sizes that is 0 in a call."""
 
 
 class UnlessEmpty:
-    """The program; calls in which unbacked sizes are 0 run one that is compiled for that set of them.
+    """A program that passes calls in which unbacked sizes are 0 to a program compiled for that set of sizes.
 
-    It is compiled at the second such call: many sets occur only once, so the first call runs operator by operator. On a
-    GPU it is compiled at the first call, since the second may be recorded.
+    That program is compiled at the second call with the set: many sets occur only once, so the first call runs operator
+    by operator. On a GPU it is compiled at the first call, since the second call may be recorded as a CUDA graph.
     """
 
     def __init__(self, program: Program, rendered: Rendered) -> None:
@@ -160,7 +160,7 @@ class UnlessEmpty:
         self.known: dict[tuple[int, ...], Program | None] = {}
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        """Boxed, as every program."""
+        """Run one call; see `Program` for inputs and results."""
         if 0 not in inputs[self.lowest :]:
             return self.program(inputs)
         zeros = tuple([i for i in self.counts if inputs[i] == 0])
@@ -172,7 +172,7 @@ class UnlessEmpty:
         return program(inputs)
 
     def _met(self, zeros: tuple[int, ...]) -> Program:
-        """The program for a set of zeros that has none yet."""
+        """The program to run for a set of empty sizes that has no compiled program yet."""
         if zeros not in self.known and not self.at_once:
             if len(self.known) < MOST_EMPTIED:
                 self.known[zeros] = None
@@ -185,10 +185,10 @@ class UnlessEmpty:
 
 
 def _without(program: Program, positions: tuple[int, ...]) -> Program:
-    """The program called without the inputs at these negative positions, in ascending order."""
+    """The program, called without the inputs at `positions` (negative indices, in ascending order)."""
 
     def run(inputs: list[Any]) -> list[Any]:
-        for position in positions:  # later positions count from the end, so they stay valid
+        for position in positions:  # negative indices that follow stay valid
             del inputs[position]
         return program(inputs)
 
@@ -196,7 +196,7 @@ def _without(program: Program, positions: tuple[int, ...]) -> Program:
 
 
 def _on_device(rendered: Rendered, options: Options) -> dict[str, Any]:
-    """What the host text of a GPU's program finds under the same names."""
+    """The globals by which the host text of a Triton program differs from that of a C++ program."""
     device = rendered.device
     assert device is not None
     kernels = Kernels(rendered.kernels, device, measured=options.gemm != "template", seconds=rendered.seconds)
@@ -211,7 +211,7 @@ def _on_device(rendered: Rendered, options: Options) -> dict[str, Any]:
 
 
 def _observable(rendered: Rendered, scope: dict[str, Any], addresses: dict[str, int]) -> Program:
-    """The program, whose steps can be shown."""
+    """Execute the host text and register the program's steps, so that they can be inspected and timed."""
     kernels = scope.get("kernels")
     noted = Noted(kernels)
     if kernels is not None:
@@ -230,7 +230,7 @@ def _executed(rendered: Rendered, scope: dict[str, Any]) -> Program:
 
 
 def prepare(rendered: Rendered) -> None:
-    """Compile the host text ahead of `load`, while kernels are being built, for example."""
+    """Compile the host text before `load`, for example while kernels are being built."""
     rendered.code = host_code(rendered.host_source, rendered.host_code)
     for part in rendered.parts:
         prepare(part)
@@ -239,8 +239,8 @@ def prepare(rendered: Rendered) -> None:
 def _release_after_first_call(scope: dict[str, Any]) -> None:
     """Return heap memory to the system after the first call of a host program.
 
-    That call chooses external kernels among candidates, whose results and scratch memory are freed afterwards. Not for
-    programs without a workspace, nor for those of symbolic sizes, which allocate workspaces at many calls.
+    That call chooses external kernels among candidates, whose results and scratch memory are freed afterwards. Nothing
+    is done for programs without a workspace, or with symbolic sizes, which allocate workspaces at many calls.
     """
     give = scope.get("give")
     if give is None:
@@ -255,7 +255,7 @@ def _release_after_first_call(scope: dict[str, Any]) -> None:
 
 
 def _reference(name: str, params: dict[str, Any], outputs: list[Any]) -> ExternKernel:
-    """A prim without an external kernel of its own runs its eager reference, which may answer in other strides."""
+    """An external kernel that runs the eager reference of a prim; results may have strides other than the recorded."""
     prim = PRIMS[name]
 
     def call(*tensors: torch.Tensor) -> Any:

@@ -1,8 +1,9 @@
-"""Regional compilation: the repeated blocks of a model are compiled, each class of them once for all its blocks.
+"""Regional compilation: the repeated blocks of a model are compiled, each class of blocks once.
 
-A deep model is mostly one block, repeated. Compiled as a whole, each block is captured, differentiated and scheduled;
-by regions only the first is, and the others run its programs with their own parameters. Accelerate's `compile_regions`
-has the same rules for what a region is.
+A deep model is mostly one block, repeated. If the model is compiled as a whole, each block is captured, differentiated
+and scheduled. In regional compilation only the first block of a class is, and the others run its programs with their
+own
+parameters. Accelerate's `compile_regions` selects regions by the same rules.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ REST = ("compile", "eager")
 
 
 def compile_regions(model: nn.Module, *, rest: str = "compile", **compile_args: Any) -> Any:
-    """A model whose repeated blocks are compiled, each class of them once.
+    """A model whose repeated blocks are compiled, each class of blocks once.
 
-    Repeated blocks are the children of a `ModuleList` that share the first one's class, and those of a `Sequential`
-    that do and have children of their own. Blocks whose Python takes another branch, or whose sizes differ, get
-    separate versions.
+    Repeated blocks are the children of a `ModuleList` whose children all have the class of the first child. Children of
+    a `Sequential` have to be two or more, and the first child must have children itself. Blocks whose Python code takes
+    another branch, or whose sizes differ, get separate versions.
 
     Args:
         model: a module. It stays as it is; the result shares its parameters, buffers and hooks, and has the same
             `state_dict` keys.
-        rest: what to do with children without repeated blocks: "compile", each by itself, or "eager". Modules
-            that contain repeated blocks run their own `forward` in eager.
-        compile_args: what `smelt.compile` takes.
+        rest: "compile": children without repeated blocks are compiled, each separately. "eager": they run in eager.
+            Modules that contain repeated blocks always run their own `forward` in eager.
+        compile_args: the keyword arguments of `smelt.compile`.
 
     Returns:
         A module of the same class. Without repeated blocks it is `smelt.compile(model)`, with a warning.
 
     Raises:
         OptionError: an unknown option, or one with a wrong value.
-        TypeError: `model` is no module.
+        TypeError: `model` is not a module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"smelt.compile_regions takes an nn.Module, and this is a {type(model).__name__}")
@@ -71,17 +72,17 @@ def is_repeated(module: nn.Module) -> bool:
 
 
 class BlockGroup:
-    """Compiles the blocks of one class, which use each other's versions. Copies of blocks keep the group.
+    """Compiles the blocks of one class, which share their versions. Copies of a block belong to the same group.
 
     Args:
         compile_args: the arguments of `smelt.compile`.
-        count: how many blocks there are.
+        count: number of blocks.
     """
 
     def __init__(self, compile_args: Mapping[str, Any], count: int) -> None:
         self.made_of = dict(compile_args), count
         options = chosen_options(**compile_args)
-        # blocks may differ in numbers that their Python reads; each needs a version
+        # each block may read other Python numbers and then needs its own version
         self.options = replace(options, recompile_limit=options.recompile_limit + count)
         self._first: Any = None
 
@@ -104,19 +105,21 @@ class BlockGroup:
 
 
 def block_group(compile_args: Mapping[str, Any], count: int) -> BlockGroup:
-    """Rebuilds a pickled group. A function, since `torch.load` lets data set attributes of classes that it may name."""
+    """Rebuild a pickled group. Pickles name this function, not a class: `torch.load` lets data set attributes of a
+    class.
+    """
     return BlockGroup(compile_args, count)
 
 
 def block_again(group: BlockGroup, block: nn.Module) -> Any:
-    """Rebuilds a pickled block. `torch.load(weights_only=True)` calls it, too, with untrusted data."""
+    """Rebuild a pickled block. `torch.load(weights_only=True)` also calls this function, on untrusted data."""
     if not isinstance(group, BlockGroup) or not isinstance(block, nn.Module):
         raise TypeError("a pickle of a compiled block holds a group and a module")
     return group(block)
 
 
 class _Regions:
-    """One model's regions while they are made."""
+    """Builds the compiled regions of one model."""
 
     def __init__(self, compile_args: dict[str, Any], rest: str) -> None:
         self.compile_args, self.rest = compile_args, rest
@@ -124,7 +127,7 @@ class _Regions:
         self.made: dict[int, nn.Module] = {}
 
     def built(self, module: nn.Module) -> nn.Module:
-        """The module with its regions compiled, itself where there is nothing to do."""
+        """The module with its regions compiled; the module itself if nothing in it is to be compiled."""
         if id(module) not in self.made:  # one block may be the child of two containers
             self.made[id(module)] = self._build(module)
         return self.made[id(module)]

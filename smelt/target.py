@@ -1,4 +1,4 @@
-"""What one part of a graph is rendered for: a device, and what its schedule may assume about memory and time."""
+"""The target of rendering one part of a graph: a device, and the schedule's assumptions on memory and time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from smelt.schedule.machine import CPU, GPU
 
 @dataclass(frozen=True)
 class Target:
-    """What `to_program` has to know about a part besides its graph.
+    """The inputs of `to_program` besides the graph of a part.
 
     Attributes:
-        device: where Triton kernels run; None: C++ on the CPU.
+        device: the device on which Triton kernels run; None: C++ kernels on the CPU.
         updates, caller_owned, split_products, stage_bytes: see `smelt.schedule.plan.schedule`.
     """
 

@@ -1,4 +1,4 @@
-"""The former name of `compiled_module`: compiled modules that were pickled under it are loaded by way of this one."""
+"""The former name of `compiled_module`; pickles of compiled modules that contain the former name import this module."""
 
 from smelt.compiled_module import CompiledModule as CompiledTwin
 from smelt.compiled_module import Remake, _unpickle

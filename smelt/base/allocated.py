@@ -1,4 +1,4 @@
-"""The allocated size of a C++ object of torch's: a search for its fields must not read past its end."""
+"""The allocated size of a C++ object of torch, so that a search for one of its fields does not read past its end."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 def allocated_words(address: int, otherwise: int) -> int:
-    """Machine words of the allocation at an address, the start of an object made by `new`.
+    """Number of machine words of the allocation at `address`, which is the start of an object made by `new`.
 
     Args:
-        otherwise: the result where the allocator has no such function (macOS).
+        otherwise: the result if the C library has no `malloc_usable_size` (macOS).
     """
     usable = _usable_size()
     return (0 if usable is None else usable(address)) // 8 or otherwise
@@ -19,7 +19,7 @@ def allocated_words(address: int, otherwise: int) -> int:
 
 @functools.cache
 def _usable_size() -> Callable[[int], int] | None:
-    """`malloc_usable_size` of the C library; None where it has none."""
+    """The function `malloc_usable_size` of the C library; None if the library does not have it."""
     try:
         usable = ctypes.CDLL(None).malloc_usable_size
     except (AttributeError, OSError):

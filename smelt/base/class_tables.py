@@ -1,8 +1,8 @@
 """Tables whose keys are classes or other objects, compared by identity.
 
-A dictionary hashes and compares its keys: for a class by its metaclass, which may be the program's and return
-anything or raise. So do `in` and `==` on classes, also in tuples. The builtin `isinstance`
-reads `__class__` of an object, which may be the program's, too; the one of this module uses the object's type.
+A dictionary hashes and compares its keys. For a class the metaclass does this; a metaclass of the user's program may
+return arbitrary values or raise. The same holds for `in` and `==` on classes, also in tuples. The builtin `isinstance`
+reads `__class__` of an object, which the program may also define; the `isinstance` of this module uses `type(object)`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def by_class(values: Mapping[Any, V]) -> ClassTable[V]:
 
 
 class ByIdentity(Generic[K, V]):
-    """A table whose rows end with their keys. A value must not refer to its key: both would stay alive."""
+    """A table that drops an entry when its key is freed. A value must not refer to its key: both would stay alive."""
 
     __slots__ = ("_rows",)
 
@@ -37,12 +37,12 @@ class ByIdentity(Generic[K, V]):
         self._rows: dict[int, tuple[V, weakref.ref[K]]] = {}
 
     def get(self, key: K) -> V | None:
-        """The value of the key."""
+        """The value of the key; None if the table does not have the key."""
         row = self._rows.get(id(key))
         return None if row is None else row[0]
 
     def put(self, key: K, value: V) -> V:
-        """Set the value of the key."""
+        """Set the value of the key, and return the value."""
         rows, number = self._rows, id(key)
         rows[number] = value, weakref.ref(key, lambda _: rows.pop(number, None))
         return value

@@ -1,4 +1,4 @@
-"""Pauses Python's cycle collector while the compiler works, and gives memory back when it has."""
+"""Pauses Python's cycle collector while the compiler works, and returns freed memory to the system afterwards."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from smelt.base.malloc import release_freed
 from smelt.base.process_state import switch
 
 _num_paused = 0
-"""Number of blocks that now keep the garbage collector paused, which was on before."""
+"""Number of active `no_collection` blocks that have switched the garbage collector off."""
 
 switch("held back", lambda: _num_paused, lambda before: globals().update(_num_paused=before), shared=True)
 
 
 @contextmanager
 def no_collection(collect: bool = True) -> Iterator[None]:
-    """Pauses the collector: graphs and modules are many small objects that stay alive, so a search for garbage only
-    costs time.
+    """Context in which the garbage collector is off: graphs and modules are many small objects that stay alive, so a
+    search for garbage costs time and finds little.
 
-    With `collect`, the young objects, which Python would collect soon anyway, are collected once at the end, so that
-    the memory of discarded graphs returns to the system. An import discards nothing.
+    With `collect`, the two young generations, which Python would collect soon anyway, are collected once at the end, so
+    that the memory of discarded graphs returns to the system. Imports pass False, since they discard nothing.
     """
     global _num_paused
     enabled = gc.isenabled()
@@ -34,14 +34,14 @@ def no_collection(collect: bool = True) -> Iterator[None]:
             _num_paused -= 1
             gc.enable()
             if collect:
-                gc.collect(1)  # what looks on the way have left is one generation older
+                gc.collect(1)  # objects that survived `collect_given_up` are in generation 1
                 release_freed()
 
 
 def collect_given_up() -> None:
     """Collect young objects after a stage, whose graphs are reference cycles, so that later stages reuse their memory.
 
-    Not for a program that has switched collection off itself.
+    Nothing is collected if the program itself has switched the garbage collector off.
     """
     if _num_paused:
-        gc.collect(0)  # the next generation would be moved out of the reach of the last look
+        gc.collect(0)  # generation 1 would become generation 2, which the last collection skips

@@ -1,4 +1,4 @@
-"""The program's default device, which is not the compiler's: what smelt makes for itself, it makes on the CPU."""
+"""Keeps the program's default device out of the compiler: smelt makes its own tensors on the CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAKERS = frozenset(
     | {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.fft.fftfreq, torch.fft.rfftfreq}
     | {torch.bartlett_window, torch.blackman_window, torch.hamming_window, torch.hann_window, torch.kaiser_window}
 )
-"""Functions that make tensors on the default device when no other one is named."""
+"""Functions that make tensors on the default device unless a device argument is given."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Errors and warnings. Each says what went wrong, where in the user's code and what to try."""
+"""Errors and warnings of smelt; each message names the problem, the line of the user's code, and what to try."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import ClassVar
 from smelt.base.text import on_one_line, visible
 
 DOCS = "docs/"
-"""The folder of the pages to which errors refer."""
+"""The folder of the documentation pages that errors name."""
 
 
 class SmeltError(RuntimeError):
-    """Base of every error that smelt raises on purpose. A note below its text names its page.
+    """Base of every error that smelt raises on purpose. A note below the message names a page of the documentation.
 
     Args:
         what: the problem, in the user's terms.
-        at: `file.py:line` in the user's code, where one is known.
+        at: `file.py:line` in the user's code; None if no line is known.
         why: the reason, when it is not obvious from `what`.
         hint: what to try.
 
     Attributes:
-        page: about the class, in `DOCS`.
+        page: name of the page in `DOCS` that describes this class of errors.
     """
 
     page: ClassVar[str] = "errors/smelt-error.md"
@@ -34,7 +34,7 @@ class SmeltError(RuntimeError):
         lines += [f"  why: {why}"] if why else []
         lines += [f"  try: {hint}"] if hint else []
         super().__init__(visible("\n".join(lines)))
-        self.add_note(f"see {DOCS}{self.page}")  # shown by a traceback; str(error) is what went wrong alone
+        self.add_note(f"see {DOCS}{self.page}")  # tracebacks show the note; str(error) does not contain it
 
 
 class Unsupported(SmeltError):
@@ -44,13 +44,13 @@ class Unsupported(SmeltError):
 
 
 class RecompileError(SmeltError):
-    """A call would have had to compile, and the stance is "fail_on_recompile"."""
+    """A call needs compilation while the stance is "fail_on_recompile"."""
 
     page: ClassVar[str] = "errors/recompile-error.md"
 
 
 class SpecializationError(SmeltError):
-    """A size that the user marked dynamic, and a line that works for one value of it only."""
+    """A size is marked dynamic by the user, but a line of the code works for only one value of it."""
 
     page: ClassVar[str] = "errors/specialization-error.md"
 
@@ -62,13 +62,13 @@ class CompileError(SmeltError):
 
 
 class BuildError(CompileError):
-    """The C++ (or Triton, or C) compiler is missing or refused the generated source."""
+    """The C++, Triton or C compiler is missing or rejected the generated source."""
 
     page: ClassVar[str] = "errors/build-error.md"
 
 
 class OptionError(SmeltError, ValueError):
-    """An unknown backend, mode or option, or a value of the wrong type."""
+    """A backend, mode or option is unknown, or a value has the wrong type."""
 
     page: ClassVar[str] = "errors/option-error.md"
 
@@ -91,7 +91,7 @@ def unknown_name(kind: str, name: object, valid: Iterable[str]) -> OptionError:
 
 
 def shown(value: object) -> str:
-    """A value that somebody passed, for a message: on one line, of some length, also where its `repr` raises."""
+    """Text of a user's value for a message: on one line, shortened to `_LONGEST` characters, even if `repr` raises."""
     try:
         text = repr(str.__str__(value) if isinstance(value, str) else value)
     except Exception:
@@ -101,4 +101,4 @@ def shown(value: object) -> str:
 
 
 _LONGEST = 200
-"""Characters of a value in a message."""
+"""Maximum number of characters of a value in a message."""

@@ -1,6 +1,6 @@
-"""Keeps a cache small: removes entries used least recently, and left-overs of killed processes.
+"""Limits the size of a cache: removes the least recently used entries, and leftovers of killed processes.
 
-Only what smelt made is looked at, counted and removed: a user may name a folder with other files as the cache.
+Only files that smelt made are counted and removed: a user may name a folder with other files as the cache.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ BUILD_FOLDER_PREFIX = "smelt-build-"
 CACHE_FOLDER_PREFIX = "smelt-cache-"
 """Prefix of the names of temporary folders that replace a cache that cannot be used."""
 _LEFT_OVER_S = 3600.0
-"""Age in seconds from which a partly written file, or a folder that no process has locked, is taken for that of a
-killed process.
+"""Minimum age in seconds of a partly written file, or of a folder that no process has locked, to be removed as a
+leftover of a killed process.
 """
 _TOUCH_S = 3600.0
 """Minimum number of seconds between two updates of an entry's time of last use."""
@@ -39,33 +39,33 @@ _SWEPT = ".swept"
 _GROUP = re.compile(r"[0-9a-f]{2}")
 _ENTRY = re.compile(r"[0-9a-f]{64}(\.\w+)?")
 REPORTS = "failures"
-"""The folder of reports, which are evicted as entries are."""
+"""Name of the folder of failure reports, which are evicted like entries."""
 _REPORT_FILE = re.compile(r"(\d\w*|guards|residual)\.\w+")
 
 
 def limit_bytes(root: Path, given: int | None) -> int:
-    """The maximum bytes of a cache: the user's setting, else 10 GiB or a tenth of the disk, whichever is less."""
+    """Maximum size of a cache in bytes: the user's setting, else the smaller of 10 GiB and a tenth of the disk."""
     if given is not None:
         return given
     try:
         disk = os.statvfs(root)
     except OSError:
         return _DEFAULT_BYTES
-    size = disk.f_blocks * disk.f_frsize  # 0 where a file system does not tell
+    size = disk.f_blocks * disk.f_frsize  # 0 if a file system does not report it
     return min(_DEFAULT_BYTES, int(size * _DEFAULT_DISK_SHARE)) if size else _DEFAULT_BYTES
 
 
 def touch(path: Path, state: os.stat_result) -> None:
-    """Note that an entry was used: its time of change is that of its last use, to the hour."""
+    """Set the modification time of an entry that was used to now, if it is more than an hour old."""
     if _age(state) > _TOUCH_S:
         try:
             os.utime(path)
         except OSError:
-            pass  # a read-only cache evicts nothing
+            pass  # read-only: no entry is evicted
 
 
 def is_due(root: Path) -> bool:
-    """Whether a day has passed since a cache was looked through."""
+    """Whether the last sweep of a cache is more than `_SWEEP_S` ago."""
     try:
         return _age((root / _SWEPT).stat()) > _SWEEP_S
     except OSError:
@@ -73,20 +73,21 @@ def is_due(root: Path) -> bool:
 
 
 def is_much(key: str, written: int, limit: int) -> bool:
-    """Whether a cache is looked through after an entry: once for each twentieth of the limit that all processes write.
+    """Whether a cache is swept after an entry was written: on average once per twentieth of the limit that is written.
 
-    Keys are evenly spread: as many entries ask for it as bytes were written, whichever processes wrote them.
+    Keys are evenly distributed hashes, so an entry triggers a sweep with a probability in proportion to its size. This
+    needs no counter that processes would share.
     """
     return written * 20 >= limit or int(key[:8], 16) * limit < written * 20 << 32
 
 
 def _age(state: os.stat_result) -> float:
-    """Seconds since a file was changed; a time to come, of a clock that was wrong, is as long ago."""
+    """Seconds between the last change of a file and now, also if a wrong clock set the time of change in the future."""
     return abs(time.time() - state.st_mtime)
 
 
 def sweep(root: Path, limit: int) -> None:
-    """Remove left-overs, then the entries used least recently until `_KEPT_SHARE` of `limit` bytes is left."""
+    """Remove leftovers; above `limit` bytes also the least recently used entries, until `_KEPT_SHARE` of it is left."""
     try:
         (root / _SWEPT).touch(mode=0o600)
         os.utime(root / _SWEPT)
@@ -100,7 +101,7 @@ def sweep(root: Path, limit: int) -> None:
                 remove(path)
         else:
             if state.st_mtime > now:
-                touch(path, state)  # it would be the one used last for ever
+                touch(path, state)  # else it would stay the most recently used entry
             entries.append((min(state.st_mtime, now), state.st_blocks * 512, path))
     total = sum(size for _, size, _ in entries)
     if total > limit:
@@ -114,12 +115,12 @@ def sweep(root: Path, limit: int) -> None:
 
 
 def files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """The files that smelt made in a cache, with their states."""
+    """The files in a cache that smelt made, each with its `os.stat_result`."""
     for path in _paths(root):
         try:
             yield path, path.lstat()
         except OSError:
-            continue  # another process was faster
+            continue  # another process removed it
 
 
 def _paths(root: Path) -> Iterator[Path]:
@@ -136,7 +137,7 @@ def _paths(root: Path) -> Iterator[Path]:
 
 
 def is_passing(path: Path) -> bool:
-    """Whether a file is one that is being written, or a lock."""
+    """Whether a file is temporary: a partly written file or a lock file."""
     return path.name.startswith(NEW_FILE_PREFIX) or path.suffix == ".lock"
 
 
@@ -165,12 +166,12 @@ def _temporary_folders(root: Path) -> Iterator[Path]:
 def _temporary_roots(root: Path) -> list[Path]:
     try:
         return list(dict.fromkeys((Path(tempfile.gettempdir()), root)))
-    except OSError:  # there is none
+    except OSError:  # no folder for temporary files
         return [root]
 
 
 def _remove_left_over(folder: Path) -> None:
-    """Remove a folder that no process has locked and that is an hour old: a new one is about to be locked."""
+    """Remove a folder that is an hour old and that no process has locked. (A newer one may be about to be locked.)"""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -181,16 +182,16 @@ def _remove_left_over(folder: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_folder(folder)
     except OSError:
-        pass  # somebody holds it, or nobody can tell
+        pass  # another process has the lock, or locks are unsupported
     finally:
         close(descriptor)
 
 
 class TemporaryFolder:
-    """A folder of this process, which holds it: a later process removes it where this one is killed.
+    """A temporary folder that this process keeps locked; if the process is killed, a later sweep removes the folder.
 
     Raises:
-        OSError: it cannot be made, or others could change it.
+        OSError: the folder cannot be made, or other users could change it.
     """
 
     def __init__(self, prefix: str, parent: Path) -> None:
@@ -205,7 +206,7 @@ class TemporaryFolder:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            pass  # no locks here: nobody else removes it
+            pass  # locks are unsupported: no sweep removes the folder
 
     def __enter__(self) -> Path:
         return self.path
@@ -214,7 +215,7 @@ class TemporaryFolder:
         self.close()
 
     def close(self) -> None:
-        """Remove it, in the process that made it; one that was forked from it goes on holding it."""
+        """Remove the folder if this process made it; in a forked child process nothing happens."""
         if os.getpid() != self._process:
             return
         remove_folder(self.path)
@@ -224,14 +225,14 @@ class TemporaryFolder:
 
 
 def new_build_folder(root: Path, full: Container[Path] = ()) -> TemporaryFolder:
-    """A private folder for one compilation, from which what was built can be loaded: where temporary files go, or else
-    in the cache, as when the former is mounted noexec, or others could change what lies there.
+    """A private folder for one compilation, from which built libraries can be loaded. It is made in the system's folder
+    for temporary files, or in the cache if that folder is mounted noexec or other users could change its contents.
 
     Args:
-        full: folders that have no room for it.
+        full: parent folders that have no room left and are skipped.
 
     Raises:
-        OSError: there is none.
+        OSError: no such folder can be made.
     """
     problem = OSError("there is no folder for temporary files")
     for parent in _temporary_roots(root):

@@ -1,4 +1,4 @@
-"""Recognizes table entries of modules whose import an interrupt ended.
+"""Recognizes table entries that were made by a module whose import was interrupted.
 
 Modules fill tables of other modules while they are imported. Python drops a module whose import raised and imports it
 anew when it is needed; its entries in the tables remain and must be replaced.
@@ -12,6 +12,6 @@ from typing import Any
 
 
 def is_forgotten(function: Callable[..., Any]) -> bool:
-    """Whether the module that defined the function is no longer the one in `sys.modules`, since its import raised."""
+    """Whether `sys.modules` no longer has the module object that defined the function, since its import raised."""
     module = sys.modules.get(function.__module__)
     return module is None or vars(module) is not function.__globals__

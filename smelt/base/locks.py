@@ -1,7 +1,7 @@
-"""Locks that work after a fork and are released by an interrupted thread.
+"""Locks that work after a fork, and that can be released after an interrupt.
 
-An ordinary lock that another thread has locked at a fork is never released, nor is one whose `with` block an interrupt
-left just before the release.
+An ordinary lock that another thread has locked at a fork is never released in the child process. An ordinary lock is
+also never released if an interrupt ends its `with` block just before the release.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ def _living(kind: dict[int, weakref.ref[Any]]) -> list[Any]:
 def new_lock() -> Any:
     """A reentrant lock that is unlocked in a process that was just forked.
 
-    Reentrant, since signal handlers and finalizers may run compiled code at any point.
+    It is reentrant because signal handlers and finalizers may run compiled code at any point.
     """
     return _known(threading.RLock(), _locks)
 
 
 def new_flag() -> threading.Lock:
-    """A lock used as a flag that something is in use: any thread may release it."""
+    """A lock that serves as a flag "in use": any thread may release it."""
     flag: threading.Lock = _known(threading.Lock(), _flags)
     return flag
 
 
 def held_locks() -> frozenset[int]:
-    """The locks that this thread has locked."""
+    """The ids of the locks of `new_lock` that this thread has locked."""
     return frozenset([id(lock) for lock in _living(_locks) if lock._is_owned()])
 
 
 def release_locks(but: frozenset[int]) -> None:
-    """Release the locks that this thread has locked, except some."""
+    """Release all locks of `new_lock` that this thread has locked, except those whose ids are in `but`."""
     for lock in _living(_locks):
         while lock._is_owned() and id(lock) not in but:
             lock.release()

@@ -1,4 +1,4 @@
-"""Messages about what the compiler does, for people who ask: `SMELT_LOG=graphs,breaks,recompiles`, or `logging`."""
+"""Log messages of the compiler, enabled by `SMELT_LOG=graphs,breaks,recompiles` or by Python's `logging`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from smelt.base.text import visible
 def log(topic: str, text: Callable[[], str]) -> None:
     """Log a message about a topic; `text` is called only if the topic is enabled.
 
-    The loggers are "smelt.graphs", "smelt.breaks" and so on, and the level is DEBUG. What SMELT_LOG names is written to
-    standard error, unless the program's own loggers take it.
+    The loggers are "smelt.graphs", "smelt.breaks" and so on, and the level is DEBUG. Messages about topics in SMELT_LOG
+    are written to standard error, unless the program's own log handlers take them.
     """
     logger = logging.getLogger(f"smelt.{topic}")
     if logger.isEnabledFor(logging.DEBUG) and _is_heard(logger):
@@ -24,7 +24,7 @@ def log(topic: str, text: Callable[[], str]) -> None:
 
 
 def _is_heard(logger: logging.Logger) -> bool:
-    """Whether a handler takes messages of a logger: the program's handlers may have higher levels."""
+    """Whether some handler takes DEBUG messages of a logger: the program's handlers may have a higher level."""
     each: logging.Logger | None = logger
     while each is not None:
         if any(handler.level <= logging.DEBUG for handler in each.handlers):

@@ -1,7 +1,7 @@
-"""The C library's heap after compilation: what the compiler used and freed goes back to the system.
+"""Returns freed memory of the C library's heap to the system after a compilation.
 
-glibc keeps freed memory below its top for itself. A compiler's many small objects leave tens of MiB of it, which would
-stay resident beside all that the program needs from then on: some of what compiling a model adds to the process.
+glibc keeps freed memory that is not at the top of its heap. The many small objects of the compiler leave tens of MiB of
+such memory, which would stay resident in addition to the memory of the program.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 MIN_TRIMMED_BYTES = 8 << 20
-"""Freed bytes that are worth a walk through the heap."""
+"""Minimum number of freed bytes for which the heap is trimmed."""
 
 
 class _Counts(ctypes.Structure):
-    """`struct mallinfo2` (malloc.h); `fordblks` is what is free in all arenas."""
+    """`struct mallinfo2` (malloc.h); `fordblks` is the number of free bytes in all arenas."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -39,7 +39,7 @@ _trim = _function("malloc_trim", ctypes.c_int, ctypes.c_size_t)
 
 
 def freed() -> int:
-    """Free bytes of the heap; 0 where the C library has no `mallinfo2` (glibc before 2.33, others)."""
+    """Number of free bytes of the heap; 0 if the C library has no `mallinfo2` (glibc before 2.33, others)."""
     return 0 if _count is None else int(_count().fordblks)
 
 
@@ -53,17 +53,17 @@ def resident() -> int:
 
 
 class _Releasing:
-    """Releases once for each time that the process has grown: the heap also counts as free what it gave back before.
+    """Releases memory only if the process has grown since the last release: `fordblks` also counts released memory.
 
     Attributes:
-        after: bytes of the process when it was small last.
+        after: resident bytes of the process after the last release.
     """
 
     def __init__(self) -> None:
         self.after = 0
 
     def __call__(self) -> None:
-        """Return free heap memory to the system, if it is much."""
+        """Return free heap memory to the system, if it is at least MIN_TRIMMED_BYTES."""
         now = resident()
         if _trim is not None and freed() >= MIN_TRIMMED_BYTES and now >= self.after + MIN_TRIMMED_BYTES:
             _trim(0)
@@ -76,11 +76,11 @@ release_freed = _Releasing()
 
 
 RECYCLED: list[Callable[[], None]] = []
-"""Functions that release memory kept for reuse."""
+"""Functions that release memory which smelt keeps for reuse."""
 
 
 def give_back() -> None:
-    """Return all unused memory to the system and to the GPU's driver, since memory is short."""
+    """Return all unused memory to the system and to the GPU driver; called when an allocation has failed."""
     gc.collect()
     for release in RECYCLED:
         release()

@@ -1,9 +1,9 @@
-"""Tensors without memory whose address cannot be taken: access raises, also in C++, instead of returning 0.
+"""Makes access to the address of a tensor without memory raise an error, also in C++, instead of returning 0.
 
-torch raises for a tensor whose number of elements is not 0 and whose memory is not there. A tensor of symbolic sizes is
-made of an empty one, whose number of elements PyTorch never writes again: C++ code that reads through `const_data_ptr`
-(recurrent layers read `batch_sizes`, for instance) is given 0 and ends the process. So the number is set here. Nothing
-reads it otherwise: the size of such a tensor is asked of its symbolic sizes.
+torch raises an error for a tensor that has elements but no memory. A tensor of symbolic sizes is made from an empty
+tensor, and PyTorch does not update the field with its number of elements: C++ code that calls `const_data_ptr`
+(recurrent layers read `batch_sizes`, for instance) gets the address 0 and crashes the process. This module sets the
+field to 1. Other code does not read it: the number of elements of such a tensor is computed from its symbolic sizes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from smelt.base.allocated import allocated_words
 from smelt.base.default_device import without_default_device
 from smelt.base.torch_c import implementation_address, refuse_writes
 
-_WORDS = 22  # of a TensorImpl in the torch of the supported range, where the allocator does not tell
+_WORDS = 22  # size of a TensorImpl in the supported versions of torch, if the allocator does not report it
 
 
 def refuse_address(tensor: torch.Tensor, symbolic: bool) -> None:
-    """Have reads and writes of the tensor's memory raise an error that `wants_memory` knows."""
+    """Make reads and writes of the tensor's memory raise an error that `wants_memory` recognizes."""
     refuse_writes(tensor)
     offset = _count_offset() if symbolic else None
     if offset is not None:
@@ -33,7 +33,7 @@ def refuse_address(tensor: torch.Tensor, symbolic: bool) -> None:
 @functools.cache
 @without_default_device()
 def _count_offset() -> int | None:
-    """The byte offset of the number of elements in a TensorImpl; None where that is not found."""
+    """Byte offset of the field with the number of elements in a TensorImpl; None if it is not found."""
     tensors = [torch.empty(3, 2647), torch.empty(7, 11, 13), torch.empty(0, 5), torch.empty(2, 0, 9), torch.empty(())]
     addresses = [implementation_address(tensor) for tensor in tensors]
     words = min(allocated_words(address, _WORDS) for address in addresses)

@@ -1,4 +1,4 @@
-"""Options: one frozen value, made once from arguments and environment; its key enters cache hashes."""
+"""The options of a compilation: one frozen value, made from arguments and environment; its key enters cache hashes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ MODES: dict[str, dict[str, Any]] = {
     "max-autotune": {"cuda_graphs": True, "max_autotune": True},
     "max-autotune-no-cudagraphs": {"cuda_graphs": False, "max_autotune": True},
 }
-"""Mode -> the options that it sets."""
+"""Name of a mode -> the options that the mode sets."""
 
 
 def _user(default: Any, help: str) -> Any:
-    """A field that users may set through `options={...}`."""
+    """A field of Options that users may set through `options={...}`; `help` describes it."""
     return dataclasses.field(default=default, metadata={"user": True, "help": help})
 
 
 class Owner:
-    """Identifies one call of `smelt.compile`: the GPU memory that its programs retain is accounted for in common."""
+    """Identifies one call of `smelt.compile`: the GPU memory that its programs retain is counted under this object."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Everything that may change what is compiled, and for whom. Fields marked user are keys of `options={...}`."""
+    """All settings of one compilation, and its owner. Fields made by `_user` are the keys of `options={...}`."""
 
     backend: str = "smelt"
     mode: str = "default"
@@ -75,10 +75,10 @@ def list_options() -> dict[str, str]:
 
 
 def list_mode_options(mode: str | None = None) -> dict[str, Any]:
-    """What a mode of `smelt.compile` sets, as `options={...}` would; for all modes, by name, where none is given.
+    """The options that a mode of `smelt.compile` sets, by name; for None, the options of every mode, by mode.
 
     Raises:
-        OptionError: no such mode (names the nearest).
+        OptionError: the mode is unknown (the message names the nearest one).
     """
     if mode is None:
         return {name: dict(values) for name, values in MODES.items()}
@@ -98,7 +98,7 @@ def resolve_options(
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Options:
-    """Check user-given values and return the frozen Options.
+    """Check the values that a user passed, and return the frozen Options.
 
     Raises:
         OptionError: unknown mode or option key (names the nearest), a value of the wrong type,
@@ -195,14 +195,14 @@ def environment() -> Environment:
         log=_topics("SMELT_LOG"),
         cxx=os.environ.get("CXX"),
         ptxas=os.environ.get("TRITON_PTXAS_PATH"),
-        triton_interpret=os.environ.get("TRITON_INTERPRET", "").lower() in _ON,  # Triton takes anything else for off
+        triton_interpret=os.environ.get("TRITON_INTERPRET", "").lower() in _ON,  # Triton reads every other value as off
         debug_memory=_flag("SMELT_DEBUG_MEMORY"),
         nvtx=_flag("SMELT_NVTX"),
     )
 
 
 DEFAULT_BUILD_TIMEOUT_S = 120.0
-"""Seconds after which a compiler is taken to hang."""
+"""Seconds after which a C++ or Triton compiler is assumed to hang and is ended."""
 
 
 def _folder(name: str, default: str | None) -> Path:
@@ -215,7 +215,7 @@ def _folder(name: str, default: str | None) -> Path:
 
 
 def _default_cache() -> str:
-    """The default cache folder; in /tmp without a home. Relative paths depend on the current folder, so are ignored."""
+    """The default cache folder: in XDG_CACHE_HOME, else in `~/.cache`, else in /tmp. Relative paths are ignored."""
     for home in (os.environ.get("XDG_CACHE_HOME", ""), os.path.join(os.path.expanduser("~"), ".cache")):
         if os.path.isabs(home):
             return os.path.join(home, "smelt")
@@ -223,7 +223,7 @@ def _default_cache() -> str:
 
 
 def _number(name: str, default: Any, kind: type) -> Any:
-    """The positive number that a variable holds."""
+    """The positive number in an environment variable."""
     text = os.environ.get(name)
     if text is None:
         return default
@@ -237,7 +237,7 @@ def _number(name: str, default: Any, kind: type) -> Any:
 
 
 _LONGEST_S = 1e6
-"""Longest timeout in seconds (eleven days): the system refuses longer ones."""
+"""Maximum timeout in seconds (eleven days): the system rejects longer timeouts."""
 
 
 LOG_TOPICS = ("graphs", "breaks", "recompiles", "sizes", "attempts")

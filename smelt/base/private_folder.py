@@ -1,7 +1,7 @@
-"""Folders and files that nobody else can write: the cache, reports of failures, traces.
+"""Folders and files that only this user can write: the cache, reports of failures, traces.
 
-Code is loaded from the cache, and files are written under names that can be guessed. So a folder is used only if it and
-every folder above it can be changed by nobody but this user and root, and no file is opened through a symbolic link.
+Code is loaded from the cache, and files are written under names that can be guessed. So a folder is used only if no
+user but this one and root can change it or a folder above it, and no file is opened through a symbolic link.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-"""No symbolic link is followed, and a FIFO of that name does not block."""
+"""Flags of `os.open` by which a symbolic link is not followed and a FIFO does not block."""
 
 
 class UnsafeFolder(OSError):
@@ -27,19 +27,19 @@ class UnsafeFolder(OSError):
 
 
 def is_trusted(owner: int) -> bool:
-    """Whether files of that user may be used: this user's own and root's."""
+    """Whether the user id `owner` is this user or root, whose files may be used."""
     return owner in (os.getuid(), 0)
 
 
 def make_private(folder: Path, inside: Path | None = None) -> Path:
-    """The folder, made where it is missing, as are those above it.
+    """Make the folder and missing folders above it, check it (`check_private`), and return it.
 
     Args:
         inside: a folder above it that a group shares by intent: its members are trusted not to replace folders there.
 
     Raises:
-        UnsafeFolder: somebody else could change what lies in it.
-        OSError: it cannot be made.
+        UnsafeFolder: another user could change its contents.
+        OSError: the folder cannot be made.
     """
     make_folder(folder)
     check_private(folder, inside)
@@ -47,12 +47,12 @@ def make_private(folder: Path, inside: Path | None = None) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder and those above it that are missing, each with mode 0700.
+    """Make the folder and missing folders above it, each with mode 0700.
 
-    (`Path.mkdir` gives those above what the umask leaves: open to a group, or to all.)
+    (`Path.mkdir` makes missing parents with the mode that the umask allows, which may let a group or all users in.)
 
     Raises:
-        OSError: it cannot be made, or something else lies there.
+        OSError: the folder cannot be made, or the path exists and is not a folder.
     """
     missing = []
     for each in (folder, *folder.parents):
@@ -62,20 +62,20 @@ def make_folder(folder: Path) -> None:
     for each in reversed(missing):
         try:
             each.mkdir(mode=0o700)
-        except FileExistsError:  # another process was faster, or something else lies there
+        except FileExistsError:  # another process made it, or the path is not a folder
             if not each.is_dir():
                 raise
 
 
 def check_private(folder: Path, inside: Path | None = None) -> None:
-    """Check the folder, all those above it, and every folder and link that the system passes on the way there.
+    """Check the folder, all folders above it, and every folder and symbolic link that resolving its path passes.
 
     Args:
         inside: see `make_private`.
 
     Raises:
-        UnsafeFolder: somebody else could change what lies in it.
-        OSError: it cannot be read.
+        UnsafeFolder: another user could change its contents.
+        OSError: the folder cannot be read.
     """
     shared = os.path.realpath(inside) if inside is not None else None
     walked = list(_path_states(folder))
@@ -97,7 +97,7 @@ def check_private(folder: Path, inside: Path | None = None) -> None:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether a folder, below one that was checked, is this user's alone."""
+    """Whether only this user (or root) can write to a folder; the folders above it must be checked already."""
     state = folder.lstat()
     return stat.S_ISDIR(state.st_mode) and is_trusted(state.st_uid) and not _others_write(str(folder), state)
 
@@ -108,10 +108,10 @@ def is_executable(folder: Path) -> bool:
 
 
 def _path_states(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The folders and links that the system passes when it opens a folder, with their states; the last is the folder.
+    """The folders and links that resolving a folder's path passes, each with its `os.lstat`; the last is the folder.
 
     Raises:
-        OSError: something is missing, or links lead in a circle.
+        OSError: a folder of the path is missing, or links form a cycle.
     """
     at, waiting, links = "/", list(reversed(folder.absolute().parts[1:])), 0
     yield at, os.lstat(at)
@@ -136,7 +136,7 @@ def _path_states(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 _MOST_LINKS = 40
-"""On the way to a file, as in Linux."""
+"""Maximum number of symbolic links in one path, as in Linux."""
 
 
 def is_shared(folder: Path) -> bool:
@@ -152,7 +152,9 @@ def _others_write(path: str, state: os.stat_result) -> bool:
 
 
 def _has_access_list(path: str) -> bool:
-    """Whether an access control list names more users or groups; the group's bits are its mask then."""
+    """Whether a path has an access control list, which may name further users and groups. The group bits of its mode
+    are then the list's mask.
+    """
     try:
         return "system.posix_acl_access" in os.listxattr(path)
     except (AttributeError, OSError):  # not on macOS; a file system without them
@@ -160,7 +162,7 @@ def _has_access_list(path: str) -> bool:
 
 
 def _is_own_group(group: int) -> bool:
-    """Whether a group has this user alone, as distributions make one for each user; root's counts as well."""
+    """Whether a group has no member but this user (many distributions make such a group), or is root's group."""
     if group == 0:
         return True
     try:
@@ -172,10 +174,10 @@ def _is_own_group(group: int) -> bool:
 
 
 def read_private(path: Path, most: int) -> tuple[bytes, os.stat_result] | None:
-    """A regular file's content and state; None where nothing of that name can be read as one.
+    """The content and `os.stat_result` of a regular file; None if the file does not exist or is not regular.
 
-    Of a file of more than `most` bytes, or one that grows meanwhile, no content is read: one without blocks may show
-    any size.
+    The content is empty if the file has more than `most` bytes (a sparse file may report any size) or grows while it is
+    read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
@@ -190,11 +192,11 @@ def read_private(path: Path, most: int) -> tuple[bytes, os.stat_result] | None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file for this user alone, under a name at which no link and nobody else's file may lie.
+    """Write a file that only this user can read; an existing link or file of another user at the path is an error.
 
     Raises:
-        UnsafeFolder: a link, another user's file or no regular file lies there.
-        OSError: the disk refused; nothing of that name is left.
+        UnsafeFolder: the path is a link, another user's file, or not a regular file.
+        OSError: writing failed; the file is removed.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | _OPEN_FLAGS, 0o600)
@@ -203,7 +205,7 @@ def write_private(path: Path, text: str) -> None:
             raise UnsafeFolder(f"{path} is a symbolic link") from error
         raise
     try:
-        # names of the user's program may hold what has no encoding
+        # names of the user's program may contain characters without an encoding
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             state = os.fstat(descriptor)
             if not stat.S_ISREG(state.st_mode) or state.st_uid != os.getuid() or state.st_nlink != 1:
@@ -213,16 +215,16 @@ def write_private(path: Path, text: str) -> None:
     except UnsafeFolder:
         raise
     except OSError:
-        remove(path)  # half of it would be taken for all
+        remove(path)  # a reader would mistake a partly written file for a whole one
         raise
 
 
 @contextmanager
 def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
-    """A file beside `path`, under a name of its own, that is renamed to it when the block has ended without an error.
+    """Context that gives a new temporary file in the folder of `path`, and renames it to `path` if the block succeeds.
 
     Raises:
-        OSError: the disk refused; nothing is left behind.
+        OSError: writing failed; the temporary file is removed.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=NEW_FILE_PREFIX)
     try:
@@ -236,10 +238,10 @@ def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
 
 
 def replace_atomically(path: Path, chunks: tuple[bytes, ...], mode: int) -> None:
-    """Replace the file `path` atomically: readers see the new content or the former one.
+    """Replace the file `path` atomically: readers see either the new content or the former one.
 
     Raises:
-        OSError: the disk refused; nothing is left behind.
+        OSError: writing failed; the file is unchanged and no temporary file is left.
     """
     with replacing(path, mode) as file:
         for chunk in chunks:
@@ -247,11 +249,11 @@ def replace_atomically(path: Path, chunks: tuple[bytes, ...], mode: int) -> None
 
 
 NEW_FILE_PREFIX = ".new-"
-"""Prefix of the names of files that are being written; a leftover comes from a process that was killed."""
+"""Prefix of the names of partly written files; killed processes leave such files."""
 
 
 def close(descriptor: int) -> None:
-    """Close what nothing was written to: a lock, a folder. Where NFS or a quota refuses it, it is closed, too."""
+    """Close a descriptor without written data (a lock, a folder); it is closed even if the system reports an error."""
     try:
         os.close(descriptor)
     except OSError:
@@ -259,15 +261,15 @@ def close(descriptor: int) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder with all that lies in it, as far as the file system lets us."""
+    """Remove a folder with its contents; files that cannot be removed are left."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
-    except OSError:  # CPython 3.11 and 3.12 tell of a close that was refused
+    except OSError:  # CPython 3.11 and 3.12 raise if closing a descriptor fails
         pass
 
 
 def remove(path: Path) -> None:
-    """Remove a file, unless another process was faster or the folder is read-only."""
+    """Remove a file; nothing happens if another process has removed it or the folder is read-only."""
     try:
         path.unlink()
     except OSError:

@@ -1,11 +1,11 @@
-"""The state of the process and of this thread that the compiler switches while it works, saved and restored.
+"""Saves and restores the state of the process and of this thread that the compiler changes while it works.
 
-Every switch has its own `finally`. An interrupt may come between a switch and its `finally`, or inside of it, so each
-capture compares the state before it with the state after it, and restores what differs. `preserving` does that in C,
-and retries when an interrupt arrives meanwhile.
+Each change of state is undone in a `finally` block. An interrupt may come before or inside that block, so each capture
+also compares the state after it with the state before it, and restores what differs. `preserving` does this in C, and
+retries if another interrupt arrives.
 
-Some of the state is the process's: what a thread finds there may be what another one has switched for a time. Threads
-that are inside at once share what the first of them has found, and the last one restores it.
+Some of the state belongs to the process: a thread may read a value that another thread has changed temporarily. So
+threads that compile at the same time share the values that the first of them read, and the last of them restores these.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from smelt.base.locks import held_locks, release_locks
 
 
 class Switch(NamedTuple):
-    """One piece of state.
+    """A variable of the process or of a thread that is saved and restored.
 
     Attributes:
-        read: its value now.
-        write: makes a value that was read before the present one.
-        shared: all threads have it in common.
+        read: returns the present value.
+        write: sets a value that `read` returned earlier.
+        shared: the variable belongs to the process, not to the thread.
     """
 
     name: str
@@ -63,11 +63,11 @@ _WARNINGS = _globals_of(warnings, "filters", "showwarning", "_showwarnmsg_impl")
 
 def _warn_as(before: tuple[Any, ...]) -> None:
     _WARNINGS.write(before)
-    getattr(warnings, "_filters_mutated", lambda: None)()  # a warning that was shown once may be shown anew
+    getattr(warnings, "_filters_mutated", lambda: None)()  # resets the memory of shown warnings
 
 
 SWITCHES = [
-    # modes first: the functions below would ask them
+    # modes first: they would intercept the functions below
     *(Switch(*each) for each in torch_c.MODE_STATE),
     _globals_of(_python_dispatch, *(name for name in vars(_python_dispatch) if name.startswith("_is_in_"))),
     _globals_of(_device, "CURRENT_DEVICE"),
@@ -77,42 +77,47 @@ SWITCHES = [
     *(Switch(*each, shared=each[0] in torch_c.SHARED_STATE) for each in torch_c.AUTOGRAD_STATE),
     Switch("kernels of attention", torch_c.attention_kernels, torch_c.set_attention_kernels, shared=True),
     Switch("default dtype", torch.get_default_dtype, torch.set_default_dtype, shared=True),
-    _WARNINGS._replace(write=_warn_as),  # as `catch_warnings` swaps them; what an import adds stays
+    _WARNINGS._replace(write=_warn_as),  # `catch_warnings` replaces these lists; filters that an import inserts stay
     Switch("collection", gc.isenabled, _collecting, shared=True),
 ]
-"""In the order in which they are restored; `switch` adds to it."""
+"""All variables that are saved, in the order in which they are restored; `switch` appends to the list."""
 
 
 def switch(name: str, read: Callable[[], Any], write: Callable[[Any], object], *, shared: bool = False) -> None:
-    """Declare a variable of the compiler that is changed temporarily."""
+    """Add a variable of the compiler that is changed temporarily to SWITCHES; for the arguments see `Switch`."""
     SWITCHES.append(Switch(name, read, write, shared))
 
 
 class _Drawn(threading.local):
-    """What puts random generators back that the capture of this thread draws from; None outside of one."""
+    """State of the compilation that runs in this thread.
+
+    Attributes:
+        undo: functions that restore the random generators from which the capture draws; None outside of a capture.
+        first: the values of SWITCHES and the ids of locked locks, as the outermost compilation found them.
+        interrupted: whether a signal handler runs that has interrupted the compilation.
+    """
 
     undo: list[Callable[[], object]] | None = None
-    first: tuple[list[tuple[Switch, Any]], Any] = ([], ())  # what the outermost call has found: state and locked locks
-    interrupted = False  # by a handler of signals, which runs now
+    first: tuple[list[tuple[Switch, Any]], Any] = ([], ())
+    interrupted = False
 
 
 _drawn = _Drawn()
 
 
 def keep(restore: Callable[[], object]) -> None:
-    """Note that random numbers are about to be drawn: `restore` is also called if a fault ends the capture.
+    """Register `restore`, which resets a random generator, to be called if an error ends the capture of this thread.
 
-    Captures do not save the generators in advance: other threads draw from them meanwhile, and a generator whose lock
-    another thread had at a fork blocks forever.
+    Captures do not save the generators in advance, since other threads draw from them during the capture, and a
+    generator whose lock another thread had at a fork blocks forever.
     """
     if _drawn.undo is not None:
         _drawn.undo.append(restore)
 
 
 def saved() -> Callable[[BaseException | None], None]:
-    """The state now, as what restores it: `restore(error)`, with what has ended the compilation.
-
-    After a failure that includes random generators.
+    """Save the state; returns `restore(error)`, which restores it. `error` is the exception that ended the compilation,
+    or None; after an error the random generators are restored, too.
     """
     own = [(each, each.read()) for each in SWITCHES if not each.shared]
     if _native.inside()[0] == 1:
@@ -143,20 +148,20 @@ def saved() -> Callable[[BaseException | None], None]:
 
 
 _found: dict[str, list[tuple[Switch, Any]]] = {}
-"""The shared state as the first of the threads now inside found it; empty while no thread is inside."""
+"""The shared values before the first of the threads that compile now; empty while no thread compiles."""
 
 
 def _saved_shared() -> Callable[[], None]:
-    """The shared state before anybody who is inside has switched it, as what restores it behind the last of them."""
+    """Save the shared state; the returned function restores it if this is the outermost call of the last thread."""
     depth, threads = _native.inside()
     values = [(each, each.read()) for each in SWITCHES if each.shared]
     if depth == 1:
-        values = _found.setdefault("before", values)  # in one step: who comes first has switched nothing yet
+        values = _found.setdefault("before", values)  # atomic: the first thread has changed nothing yet
 
     def restore() -> None:
         now, others = _native.inside()
         if others == 1 and now == 1:
-            _write(_found.get("before", values))  # the last one: greenlets end in any order
+            _write(_found.get("before", values))  # the last call: greenlets end in any order
         elif others == 1 and (depth == 1 or threads == 1):
             _write(values)
 
@@ -164,9 +169,10 @@ def _saved_shared() -> Callable[[], None]:
 
 
 def _as_the_program() -> Callable[[], None]:
-    """Give this thread the state that the outermost compilation has found, as what gives it back the present one.
+    """Set the state of this thread to the values before the outermost compilation; returns a function that undoes this.
 
-    For a handler of signals: what it computes or saves is not traced, and gradients are on where they were.
+    A signal handler that interrupts a compilation runs in this state: its operations are not traced, and gradients are
+    recorded as the program has set it.
     """
     present = [(each, each.read()) for each, _ in _drawn.first[0]]
 
@@ -184,20 +190,22 @@ def _as_the_program() -> Callable[[], None]:
 
 
 def interrupts_compilation() -> bool:
-    """Whether this thread runs a handler that came in the middle of a compilation.
+    """Whether this thread runs a signal handler that interrupted a compilation.
 
-    Nothing is compiled there: the interrupted one may hold locks, its own or of executors, that never come free.
+    Such a handler compiles nothing: the interrupted compilation may have locked locks (smelt's or an executor's) that
+        are
+    not released before the handler returns.
     """
     return _drawn.interrupted
 
 
 _getsignal: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
-"""Without numbers made into their names, which takes a hundred times as long."""
+"""`signal.getsignal` without the conversion of numbers to enumeration members, which takes a hundred times as long."""
 _SIGNALS = tuple(int(number) for number in signal.valid_signals())
 
 
 def _handlers() -> set[FunctionType]:
-    """The program's own handlers of signals."""
+    """The Python functions of the program that handle signals."""
     found = set()
     for number in _SIGNALS:
         handler = _getsignal(number)
@@ -221,9 +229,9 @@ def _write(values: list[tuple[Switch, Any]]) -> None:
 
 
 def _close_blocks(error: BaseException) -> None:
-    """End the `with` blocks that an interrupt met on their way in or out.
+    """Close the generators of context managers that an interrupt has ended while they were entered or left.
 
-    Else their generators end, and switch what they had switched, when the last one drops the traceback that holds them.
+    Otherwise a generator would end, and change state back, only when the traceback that refers to it is freed.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         block = frame.f_locals.get("self") if frame.f_code.co_filename == contextlib.__file__ else None
@@ -234,8 +242,8 @@ def _close_blocks(error: BaseException) -> None:
 
 
 def _same(now: Any, before: Any) -> bool:
-    """Whether two values are equal; items of tuples are compared by identity, because they are modes and lists of the
-    program.
+    """Whether two values are equal. Items of tuples, which are modes and lists of the program, are compared by
+    identity.
     """
     if type(before) is not tuple:
         return bool(now == before)
@@ -246,6 +254,6 @@ def _same(now: Any, before: Any) -> bool:
 
 _native.set_preserver(saved, _found)
 os.register_at_fork(after_in_child=_native.forget_other_threads)
-atexit.register(_native.end_threads_alone)  # a running program keeps the handler that it has
+atexit.register(_native.end_threads_alone)  # a program that still runs keeps its handlers
 preserving = _native.preserving
-"""`preserving(fn, *args, **kwargs)`: `fn(...)`, whatever ends it, leaves the state as it was."""
+"""`preserving(fn, *args, **kwargs)` calls `fn` and restores the state afterwards, also after an error or interrupt."""

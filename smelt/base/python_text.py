@@ -1,7 +1,7 @@
-"""How what the user's program calls things gets into generated Python: as quoted constants, and as names made here.
+"""Writes names and constants of the user's program into generated Python: as quoted literals, or as new identifiers.
 
-Attributes, keywords and keys may be any string, also one that is Python, no identifier, an identifier that Python reads
-as another one (NFKC), or of a class with a `__repr__` of its own.
+Attributes, keywords and keys may be any string: one that contains Python code, one that is not an identifier, an
+identifier that Python normalizes to another one (NFKC), or an instance of a subclass of `str` with its own `__repr__`.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from smelt.base.class_tables import ClassTable, by_class
 
 
 def quoted(text: str) -> str:
-    """The literal of these characters."""
+    """The Python literal of a string."""
     return repr(str.__str__(text))
 
 
 def module_name(value: object) -> str:
-    """The text of a `__module__`, or of `__name__` in globals; "" if the program has replaced it by something that is
-    no string.
+    """The value of a `__module__`, or of `__name__` in globals, if it is a string; "" if the program replaced it by
+    another type of value.
     """
     return value if type(value) is str else ""
 
 
 def root_package(value: object) -> str:
-    """The package that what a graph calls says it is of; operators that say nothing are torch's."""
+    """The top-level package in the `__module__` of a function that a graph calls; "torch" if `__module__` is None."""
     module = getattr(value, "__module__", None)
     return "torch" if module is None else module_name(module).split(".")[0]
 
 
 def whole(value: int) -> str:
-    """The literal of a whole number of any length; decimal ones are limited to some thousand digits."""
+    """The literal of an int of any size; large ones are hexadecimal, since Python limits the digits of decimal ones."""
     return int.__repr__(value) if -_LONG < value < _LONG else hex(value)
 
 
 _LONG = 10**600
 
 LITERALS: ClassTable[Callable[[Any], str]] = by_class({int: whole, str: quoted, bool: repr, type(None): repr})
-"""Types whose values are written out, and how."""
+"""Type -> function that writes its values as literals, for the types whose values become literals."""
 
 
 def scalar(value: bool | int | float | str | None) -> str:
-    """The literal of a plain value, of whatever subclass."""
+    """The literal of a plain value; instances of subclasses are written as values of the plain type."""
     match value:
         case None | bool():
             return repr(value)
@@ -57,7 +57,7 @@ def scalar(value: bool | int | float | str | None) -> str:
 
 
 def is_plain_name(name: str) -> bool:
-    """An attribute of this name may be written with a dot: others are data, which must not become code or lines."""
+    """Whether an attribute of this name may be written after a dot; other names must be written as quoted strings."""
     return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name != "__debug__"
 
 
@@ -76,7 +76,7 @@ def _keyword(name: str, expression: str) -> str:
 
 
 def new_name(hint: str, *taken: Container[str]) -> str:
-    """A name that none of these has and that shows where it comes from. It begins with a letter."""
+    """An identifier derived from `hint` that is in none of the containers `taken` and begins with a letter."""
     base = _NO_NAME.sub("_", str.__str__(hint)[:_LONGEST])
     base = base if base[:1].isalpha() and is_plain_name(base) else f"k{base}"
     name, count = base, 1
@@ -90,7 +90,7 @@ _LONGEST = 60
 
 
 def names_in(text: str) -> set[str]:
-    """The variables that generated expressions read: words that stand in no literal and behind no dot."""
+    """The variables in generated expressions: identifiers outside of literals that do not follow a dot."""
     return {word for word in _WORDS.findall(text) if word}
 
 

@@ -1,4 +1,4 @@
-"""What each stage made, as text. `SMELT_TRACE=1` writes one numbered folder per graph."""
+"""The results of each compiler stage as text. `SMELT_TRACE=1` writes one numbered folder per graph."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from smelt.base.text import visible
 
 _numbers = itertools.count()
 _asking: list[object] = []
-"""Requests, in progress, for facts about the programs that are compiled."""
+"""One token per active `asking` context."""
 
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """Reports that are made meanwhile are told of their programs, whose steps are timed."""
+    """Context in which new reports collect facts about their compiled programs, whose steps are then timed."""
     token = object()
     _asking.append(token)
     try:
@@ -36,16 +36,16 @@ def asking() -> Iterator[None]:
 
 
 class Report:
-    """The artefacts of one graph's way through the pipeline, by file name (`1_torch.py`, `4_loops.txt` ...).
+    """The results of the pipeline's stages for one graph, as text by file name (`1_torch.py`, `4_loops.txt` ...).
 
-    A stage passes a function that makes the text, so that no text is made unless it is requested.
+    A stage passes a function that makes the text, which is called only if the text is written.
 
     Attributes:
-        error: what failed, while the report is saved for that.
-        seconds: how long each stage took.
+        error: the error because of which the report is being saved; otherwise None.
+        seconds: compile time of each stage.
         programs: facts about the compiled programs; None if they are not requested.
         plan: the schedule of the program that is being compiled, if it is requested.
-        children: reports of graphs that this one led to: its pieces, its derivatives.
+        children: reports of graphs derived from this one (its pieces, its derivatives), if facts are requested.
     """
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
@@ -69,7 +69,7 @@ class Report:
 
     @property
     def folder_name(self) -> str:
-        """The name as that of a folder: a function may be called anything, also `../x`."""
+        """The name of the graph as a safe folder name: a function may have a name such as `../x`."""
         return re.sub(r"[^\w<>.-]", "_", self.name).lstrip(".")[:100] or "graph"
 
     def derivative(self) -> Report:
@@ -77,14 +77,14 @@ class Report:
         return self.child(f"{self.name}_gradients")
 
     def child(self, name: str) -> Report:
-        """The report of a graph that this one led to."""
+        """A new report for a graph that is derived from this one."""
         report = Report.for_graph(name)
         if self.programs is not None:
             self.children.append(report)
         return report
 
     def spend(self, stage: str, seconds: float) -> None:
-        """Add compile time to a stage."""
+        """Add compile time to a stage, here and in `stats()`."""
         self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
         spend(stage, seconds)
 
@@ -94,7 +94,7 @@ class Report:
         self.dump(file, text)
 
     def dump(self, file: str, text: Callable[[], str]) -> None:
-        """Write `text` when tracing, and keep nothing: for what the next pass replaces."""
+        """Write `text` when tracing without keeping it: for a graph that the next pass replaces."""
         if self.folder is None:
             return
         try:
@@ -107,19 +107,19 @@ class Report:
             self.folder = None
 
     def instead(self, file: str, text: Callable[[], str]) -> None:
-        """Print the same from something else, so that what it was printed from can go. What was written stays."""
+        """Replace the function that makes the text of `file`, so that its graph can be freed; writes nothing."""
         self.artefacts[file] = text
 
     def forget(self, beginnings: str | tuple[str, ...] = "") -> None:
-        """Nobody asks for artefacts of these names any more, and what they are printed from need not live on."""
+        """Drop the texts whose file names have one of these beginnings, so that their graphs can be freed."""
         for file in [name for name in self.artefacts if name.startswith(beginnings)]:
             del self.artefacts[file]
 
     def save(self, folder: Path, error: BaseException | None = None) -> Path | None:
-        """Write every artefact into `folder` (used when a later stage failed); None when that cannot be done.
+        """Write every text into `folder` and return it, or None if the folder cannot be written.
 
         Args:
-            error: what failed; artefacts may tell of it.
+            error: the error of the stage that failed; its traceback is written, too.
         """
         self.error = error
         if error is not None:
@@ -131,13 +131,13 @@ class Report:
         except OSError:
             return None
         finally:
-            self.error = None  # its traceback holds the frames of the failed stage
+            self.error = None  # its traceback keeps the frames of the failed stage alive
             self.artefacts.pop("traceback.txt", None)
         return folder
 
 
 def saved_report(report: Report, error: BaseException | None) -> str:
-    """Save the report of a failure beside the cache; where it is now, in words."""
+    """Save the report of a failure in the folder of the cache; returns a message with its path, or that it failed."""
     folder = report.save(store().root / REPORTS / report.folder_name, error)
     return f"report in {folder}" if folder is not None else "the report could not be saved"
 
@@ -145,5 +145,5 @@ def saved_report(report: Report, error: BaseException | None) -> str:
 def _printed(text: Callable[[], str]) -> str:
     try:
         return text()
-    except Exception as error:  # a graph that made a stage fail may not print either: keep the other artefacts
+    except Exception as error:  # printing the graph may fail as well: the other texts are still written
         return f"could not be printed: {type(error).__name__}: {error}\n"

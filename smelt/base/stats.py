@@ -1,4 +1,5 @@
-"""Counts since the last reset: what was captured, compiled and why it went elsewhere."""
+"""Counters since the last reset: graphs, operators, compile time, graph breaks, recompiles, fallbacks and their
+reasons."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def count(name: str, by: int = 1) -> None:
 
 
 def count_named(table: str, names: Mapping[str, int]) -> None:
-    """Add to the counters of a table that is kept by name, such as `break_reasons`."""
+    """Add to the counters of a table, such as `break_reasons`: text or name -> number to add."""
     with _lock:
         _named[table].update(names)
 
@@ -44,14 +45,18 @@ def spend(stage: str, seconds: float) -> None:
 def stats() -> dict[str, Any]:
     """Counters since `reset`, `compile_s` (seconds, all stages) and `stage_s` (seconds by stage).
 
-    `break_reasons` holds how often each graph break was met, by its text; `recompile_reasons` how often each guard
-    caused a recompile, with the value it was made for and the one it found; `extern_ops` how many calls
-    of each ATen operator the compiled programs hand back to torch (`fallback_ops` is their sum); `cuda_graph_reasons`
-    how often a program on a GPU ran without a CUDA graph, and why; `kernel_choices` what was chosen by time for
-    attention and convolutions on a GPU; `product_choices` how many matrix products are
-    computed by a library and how many by a template, where that was chosen by timing; `second_ways` which kernels and
-    calls of libraries were refused, and what ran instead. `unaligned_kernels`, once there are any, counts
-    kernels for tensors of a GPU that do not begin at multiples of 16 bytes.
+    The tables map a text to a number of occurrences:
+
+    - `break_reasons`: graph breaks.
+    - `recompile_reasons`: recompiles by the guard that caused them, with the expected and the found value.
+    - `extern_ops`: calls by ATen operator that compiled programs leave to torch; `fallback_ops` is their sum.
+    - `cuda_graph_reasons`: programs on a GPU that ran without a CUDA graph, with the reason.
+    - `kernel_choices`: kernels that were chosen by timing for attention and convolutions on a GPU.
+    - `product_choices`: matrix products that a library or a template computes, where that was chosen by timing.
+    - `second_ways`: kernels and library calls that failed, with the code that ran instead.
+
+    `unaligned_kernels`, present only if not 0, counts kernels for GPU tensors that do not begin at a multiple of 16
+    bytes.
     """
     with _lock:
         known: dict[str, Any] = {name: _counts[name] for name in NAMES if name != "compile_s"}

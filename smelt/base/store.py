@@ -1,10 +1,10 @@
-"""The store: results that are costly to make (built kernels, timings) kept on disk under a content hash.
+"""The store: results that are costly to make (built kernels, timings), saved on disk under a content hash.
 
 Every stage that caches uses it. An entry is one file, `<root>/<kind>/<key[:2]>/<key><suffix>`, whose last line
-(`_MARK`) holds the SHA-256 of its kind, key and content: a loader ignores bytes after an ELF image, so a shared object
-can carry its own checksum and one atomic rename publishes both, and an entry copied over another is noticed. Entries
-are plain text, shared objects or code objects of Python (`runtime/host_code.py`), never pickle. Who may write where is
-the concern of `private_folder`, how large the store becomes that of `eviction`.
+(`_MARK`) contains the SHA-256 of its kind, key and content. A loader ignores bytes after an ELF image, so a shared
+object can contain its own checksum, and one atomic rename publishes both. An entry copied over another one is detected.
+Entries are plain text, shared objects or code objects of Python (`runtime/host_code.py`), never pickles.
+`private_folder` checks who may write to a folder, `eviction` limits the size of the store.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from smelt.base.private_folder import (
 _MARK = b"\n# smelt sha256 "
 _FOOTER_BYTES = len(_MARK) + 64 + 1
 MOST_BYTES = 2**28
-"""Maximum size of an entry; kernels have less than a hundredth of it. A larger file is not an entry and is not read."""
+"""Maximum size of an entry in bytes, more than a hundred times that of a kernel. Larger files are not read."""
 _POLL_S = 0.02
-"""Seconds between two looks of a process that waits for the build of another process."""
+"""Seconds between two checks by a process that waits for another process to build an entry."""
 _lock = new_lock()
 _opened: dict[Path, Store] = {}
 
 
 def content_key(*components: str | bytes) -> str:
-    """SHA-256 over `components` in hex. Each is preceded by its length, so ("ab", "c") and ("a", "bc") differ."""
+    """SHA-256 of `components` in hex. Each one is preceded by its length, so ("ab", "c") and ("a", "bc") differ."""
     digest = hashlib.sha256()
     for component in components:
         data = component.encode() if isinstance(component, str) else component
@@ -73,17 +73,19 @@ def store() -> Store:
 class Store:
     """A directory of checksummed entries, shared safely by many processes.
 
-    A folder that several users share (sticky, setgid or writable by a group) gets a private subfolder. One that cannot
-    be written is used for what it holds.
+    In a folder that several users share (sticky, setgid or writable by a group) a private subfolder is used. Entries of
+    a
+    folder that cannot be written are still read.
 
     Args:
-        root: made with mode 0700 when missing, otherwise left as it is. Where somebody else could change what is
-            loaded from it, or nothing may be executed from it, a private temporary directory is used instead, with
-            one SmeltWarning; it is removed at exit.
-        limit: bytes from which on entries are evicted; None: 10 GiB or a tenth of the disk.
+        root: the folder; made with mode 0700 if it is missing, otherwise left as it is. If another user could change
+            its
+            contents, or its file system is mounted noexec, a private temporary directory is used instead, with one
+            SmeltWarning, and removed at exit.
+        limit: size in bytes above which entries are evicted; None: the smaller of 10 GiB and a tenth of the disk.
 
     Attributes:
-        refused: why nothing that is written outlives the process; empty where it does.
+        refused: the reason why entries of this process do not outlive it; empty if they do.
     """
 
     def __init__(self, root: Path, limit: int | None = None) -> None:
@@ -115,7 +117,7 @@ class Store:
         data, state = found
         body = checked_entry(kind, key, suffix, data)
         if body is None or not is_trusted(state.st_uid):
-            # those of an earlier version, whose checksums did not cover the key, go without a word
+            # entries of an earlier version, whose checksums did not cover the key, are removed without a warning
             if data[-_FOOTER_BYTES:] != _MARK + hashlib.sha256(data[:-_FOOTER_BYTES]).hexdigest().encode() + b"\n":
                 _warn(f"smelt ignores a damaged or foreign cache entry and makes it again: {path}")
             remove(path)
@@ -124,7 +126,7 @@ class Store:
         return body
 
     def put(self, kind: str, key: str, data: bytes, suffix: str = "") -> Path | None:
-        """Publish an entry by an atomic rename. Returns its path, or None when the disk refused (one warning)."""
+        """Publish an entry by an atomic rename. Returns its path, or None if writing failed (with one warning)."""
         if not self.writable:
             return None
         path = self.path(kind, key, suffix)
@@ -146,20 +148,20 @@ class Store:
         return path
 
     def get_text(self, kind: str, key: str) -> str | None:
-        """Like `get`, decoded as UTF-8."""
+        """The entry's content decoded as UTF-8; None if it is missing or fails its checksum."""
         data = self.get(kind, key, ".txt")
         return None if data is None else data.decode()
 
     def put_text(self, kind: str, key: str, text: str) -> None:
-        """Like `put`, for text."""
+        """Publish a text as an entry, encoded as UTF-8; see `put`."""
         self.put(kind, key, text.encode(), ".txt")
 
     def get_library(self, kind: str, key: str) -> Path | None:
-        """The path of a shared object whose checksum holds, ready for dlopen; None when there is none."""
+        """The path of a shared object whose checksum is right, ready for dlopen; None if it is missing or damaged."""
         return None if self.get(kind, key, ".so") is None else self.path(kind, key, ".so")
 
     def put_library(self, kind: str, key: str, built: Path) -> Path:
-        """Publish the shared object at `built`; the path to load: the entry, or `built` itself as last resort."""
+        """Publish the shared object at `built`; returns the path of the entry, or `built` if publishing failed."""
         return self.put(kind, key, built.read_bytes(), ".so") or built
 
     def discard(self, kind: str, key: str, suffix: str = "") -> None:
@@ -171,10 +173,10 @@ class Store:
     def building(
         self, kind: str, key: str, until: float = 0.0, stopped: Callable[[], bool] = lambda: False
     ) -> Iterator[bool]:
-        """Keep other processes from making the same entry meanwhile; gives whether this one is to make it.
+        """Context in which no other process makes the same entry; gives whether this process is to make it.
 
-        A process that finds another at work waits until that is done or gone, at most until `until` on the monotonic
-        clock or until `stopped` says that nobody waits for it any more. Where nothing can be locked, nobody waits.
+        If another process is making the entry, this one waits until that process finishes or ends, until the monotonic
+        clock reaches `until`, or until `stopped()` is true. Without support for locks no process waits.
         """
         path = self.path(kind, key, ".lock")
         descriptor, alone = self._wait_for_lock(path, until, stopped)
@@ -182,13 +184,13 @@ class Store:
             yield alone
         finally:
             if descriptor is not None:
-                if alone:  # a waiting process has this file open, and looks the name up anew
+                if alone:  # a waiting process has this file open, and checks whether the path still names it
                     _remove_if_same(path, descriptor)
                     _unlock(descriptor)
                 close(descriptor)
 
     def _wait_for_lock(self, path: Path, until: float, stopped: Callable[[], bool]) -> tuple[int | None, bool]:
-        """A locked file, and whether the lock was obtained; None for the file where locks are unsupported."""
+        """The descriptor of the lock file, and whether it was locked; (None, True) if the file cannot be opened."""
         while True:
             descriptor = self._lock_file(path)
             if descriptor is None:
@@ -203,7 +205,7 @@ class Store:
                 raise
             if not alone or _is_same(path, descriptor):
                 return descriptor, alone
-            close(descriptor)  # the process that had it removed it
+            close(descriptor)  # the process that had locked it removed it
 
     def _lock_file(self, path: Path) -> int | None:
         if not self.writable:
@@ -217,7 +219,7 @@ class Store:
             return None
 
     def _is_private(self, folder: Path) -> bool:
-        """Whether nobody else can write to a folder of the store; looked at once in a process."""
+        """Whether only this user can write to a folder of the store; checked once per folder and process."""
         if folder not in self._checked:
             for each in (folder.parent, folder):
                 if not is_private(each):
@@ -227,13 +229,13 @@ class Store:
         return True
 
     def _warn_once(self, what: str, error: OSError, message: str) -> None:
-        """Warn once for each reason: a disk that refuses one entry refuses all of a model's."""
+        """Warn once for each kind of error: if writing one entry fails, writing all entries of a model fails."""
         if (what, error.errno) not in self._reported:
             self._reported.add((what, error.errno))
             _warn(message, stacklevel=5)
 
     def size(self) -> int:
-        """Bytes of all entries."""
+        """Total size of all entries in bytes."""
         return sum(state.st_size for path, state in eviction.files(self.root) if not eviction.is_passing(path))
 
     def clear(self) -> None:
@@ -253,7 +255,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _unlock(descriptor: int) -> None:
-    """Closing alone would leave the lock to a process that was forked meanwhile."""
+    """Release a lock explicitly: after a mere close, a process forked in the meantime would still have it locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     except OSError:
@@ -273,7 +275,7 @@ def _remove_if_same(path: Path, descriptor: int) -> None:
 
 
 def _clear_path(path: Path) -> None:
-    """Remove a folder at an entry's path, where it would keep a rename from succeeding; smelt never makes one there."""
+    """Remove a folder at the path of an entry, where a rename would fail. (smelt makes no folders there.)"""
     if path.is_dir() and not path.is_symlink():
         remove_folder(path)
 
@@ -283,18 +285,18 @@ def _footer(kind: str, key: str, suffix: str, body: bytes) -> bytes:
 
 
 def sealed_entry(kind: str, key: str, suffix: str, body: bytes) -> bytes:
-    """An entry's content with its checksum, as it lies on the disk."""
+    """The content of an entry's file: `body` followed by its checksum."""
     return body + _footer(kind, key, suffix, body)
 
 
 def checked_entry(kind: str, key: str, suffix: str, data: bytes) -> bytes | None:
-    """The content of an entry that is given with its checksum; None where that is another one."""
+    """The content of an entry without its checksum; None if the checksum is wrong."""
     body, footer = data[:-_FOOTER_BYTES], data[-_FOOTER_BYTES:]
     return body if footer == _footer(kind, key, suffix, body) else None
 
 
 _SHOWN = 1000
-"""Characters of a message: a name of a folder may be of any length."""
+"""Maximum number of characters of a warning: the name of a folder may have any length."""
 
 
 def _warn(message: str, stacklevel: int = 4) -> None:
@@ -304,10 +306,12 @@ def _warn(message: str, stacklevel: int = 4) -> None:
 
 
 def _usable_directory(root: Path) -> tuple[Path, bool, bool, str]:
-    """The folder to use for `root`, whether it is used at all, whether it can be written, and why nothing lasts."""
+    """The folder to use for `root`, whether entries are read from it, whether it can be written, and the reason why
+    entries do not outlive the process ("" if they do).
+    """
     shared = None
     try:
-        root = root.absolute()  # a program may change its folder
+        root = root.absolute()  # a program may change its working directory
         if root.is_dir() and is_shared(root):
             root, shared = root / f"smelt-{os.getuid()}", root
         make_private(root, shared)
@@ -332,7 +336,7 @@ def _can_write(root: Path) -> bool:
     """Whether files can be made in a folder.
 
     Raises:
-        OSError: they cannot, and there are none to use.
+        OSError: files cannot be made in it, and it is empty.
     """
     try:
         with tempfile.TemporaryFile(dir=root, prefix=NEW_FILE_PREFIX):

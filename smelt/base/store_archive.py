@@ -1,7 +1,8 @@
-"""The store as one file: for continuous integration and clusters, where machines begin with an empty cache.
+"""Exports the store as one file and imports it, for continuous integration and clusters with empty caches at start.
 
-The file is a zip archive of the store's entries under their kind and name, each with its checksum as on disk. An entry
-counts for the machine, compiler and versions that its key was made from: elsewhere it is never asked for.
+The file is a zip archive of the store's entries under their kind and name, each with its checksum as on disk. The key
+of
+an entry includes the machine, the compiler and versions, so other machines never look the entry up.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ SUFFIXES = {
 _NAME = re.compile(rf"({'|'.join(SUFFIXES)})/([0-9a-f]{{64}})")
 
 Entry = tuple[str, str, str]
-"""Kind, key and suffix."""
+"""Kind, key and suffix of an entry."""
 
 
 def save_cache(file: str | os.PathLike[str]) -> int:
     """Write all built kernels and timings of the cache into one file, which `load_cache` reads elsewhere.
 
     Returns:
-        How many entries were written.
+        The number of entries that were written.
 
     Raises:
-        OSError: the file cannot be written; nothing of it is left then.
+        OSError: the file cannot be written; no partly written file is left.
     """
     count = 0
     with replacing(Path(file), 0o600) as new, zipfile.ZipFile(new, "w") as archive:
@@ -53,15 +54,15 @@ def save_cache(file: str | os.PathLike[str]) -> int:
 
 
 def load_cache(file: str | os.PathLike[str]) -> int:
-    """Put what `save_cache` wrote into the cache of this machine. All of the file is checked before anything is kept.
+    """Add the entries of a file of `save_cache` to the cache of this machine, after the whole file has been checked.
 
     Kernels are machine code: import only files from people whom you trust to run code under your account.
 
     Returns:
-        How many entries are new.
+        The number of entries that are new.
 
     Raises:
-        OSError: there is no such file.
+        OSError: the file does not exist or cannot be read.
         SmeltError: the file was not written by smelt or is damaged, or the cache is too small for its new entries.
     """
     cache = store()
@@ -83,7 +84,7 @@ def _checked(given: BinaryIO) -> Iterator[tuple[Entry, bytes]]:
     """The entries of an archive, one at a time: together they may be larger than the memory.
 
     Raises:
-        SmeltError: not all are as they were written.
+        SmeltError: an entry fails its checksum or is not as `save_cache` wrote it.
     """
     try:
         with zipfile.ZipFile(given) as archive:
@@ -95,12 +96,12 @@ def _checked(given: BinaryIO) -> Iterator[tuple[Entry, bytes]]:
                 yield entry, body
     except SmeltError:
         raise
-    except Exception as error:  # zipfile has no common class for what is wrong with a file
+    except Exception as error:  # zipfile has no common base class for the errors of a damaged file
         raise _not_ours(given, str(error)) from error
 
 
 def _is_as_written(info: zipfile.ZipInfo) -> bool:
-    """Not compressed, as what is small in the file may be large then, and no larger than an entry may be."""
+    """Whether an archive member is uncompressed (else a small file could expand to any size) and within MOST_BYTES."""
     stored = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
     return stored and info.file_size <= MOST_BYTES
 

@@ -1,4 +1,4 @@
-"""Text: an indenting writer for generated source, and what people see of names that may be anything."""
+"""An indenting writer for generated source, and escaping of arbitrary names for messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-"""Characters that control a terminal, are invalid in HTML, are invisible, or reorder other characters."""
+"""Pattern of the characters that control a terminal, are invalid in HTML, are invisible, or reorder other
+characters."""
 
 
 def visible(text: str) -> str:
-    """The text with such characters escaped, so that names of a program cannot control a terminal or hide lines."""
+    """The text with the characters of `_HIDDEN` escaped, so that a name cannot control a terminal or hide lines."""
     return text if text.isprintable() else _HIDDEN.sub(_written_out, text)
 
 
@@ -50,10 +51,10 @@ class Writer:
 
 
 def with_needs(used: Iterable[str], functions: Mapping[str, tuple[str, Iterable[str]]]) -> list[str]:
-    """The texts of the functions named, by name, each once and after those it needs.
+    """The texts of the functions `used` and of the functions that they call, each once, callees before callers.
 
     Args:
-        functions: the text of each, and the names of the functions that it calls.
+        functions: name of a function -> its text, and the names of the functions that it calls.
     """
     texts: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""The `torch._C` names that smelt needs because no public way exists: all of them here, one documented name each."""
+"""All names of `torch._C` that smelt needs and that have no public counterpart, each under one documented name."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ empty_strided = torch._C._VariableFunctions.empty_strided
 """`torch.empty_strided` without the Python frame around it."""
 
 current_raw_stream: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-"""The address of a CUDA device's current stream; None in a PyTorch without CUDA."""
+"""Function from the index of a CUDA device to the address of its current stream; None in a PyTorch without CUDA."""
 
 swap_implementations: Callable[[torch.Tensor, torch.Tensor], None] = torch._C._swap_tensor_impl
-"""Two tensor objects each become the tensor that the other was; views keep the base that they had."""
+"""Swap the TensorImpls of two tensor objects; views keep the base that they had."""
 
 set_conjugate: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
-"""Whether a tensor's values are the conjugates of what its memory holds."""
+"""Set whether a tensor's values are the conjugates of the values in its memory."""
 
 set_negative: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
-"""Whether they are the negatives."""
+"""Set whether a tensor's values are the negatives of the values in its memory."""
 
 frame_callback: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
 """The callback of torch.compile for the frames that this thread starts; None outside of functions that it compiles."""
 
 set_frame_callback: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
-"""Sets that, and returns what it was."""
+"""Set the callback of torch.compile for this thread, and return the previous one."""
 
 
 next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
-"""The number of the next node that this thread's operations give the autograd engine."""
+"""The sequence number of the next autograd node that an operation of this thread creates."""
 
 node_being_run: Callable[[], Any] = torch._C._current_autograd_node
 """The node whose backward the autograd engine runs in this thread; None outside of it."""
@@ -71,8 +71,8 @@ disabled_torch_function = torch._C._disabled_torch_function_impl
 def is_composite(op: torch._ops.OpOverload) -> bool:
     """True when the operator has a CompositeImplicitAutograd kernel: autograd differentiates the operators it calls.
 
-    PyTorch's Python decompositions do not count: some give other values than the kernels. Neither does
-    `native_channel_shuffle`: its composite kernel returns a view, its CPU kernel new memory.
+    The result is False for operators with only a Python decomposition of PyTorch, since some of these give other values
+    than the kernels, and for `native_channel_shuffle`: its composite kernel returns a view, its CPU kernel new memory.
     """
     recipe = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
     return recipe and op.name() != "aten::native_channel_shuffle"
@@ -93,8 +93,8 @@ def run_recipe(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
 def counts_inside(op: torch._ops.OpOverload) -> bool:
     """True when only the operators that an operator calls increment the version counters of the tensors it writes.
 
-    So it is for operators on lists and those of libraries. Batch norm's kernel writes the memory itself, and increments
-    no counter.
+    This holds for operators on lists and for operators of libraries. The kernel of batch norm writes the memory itself
+    and increments no counter.
     """
     if op.has_kernel_for_dispatch_key(torch._C.DispatchKey.ADInplaceOrView):
         return False
@@ -118,13 +118,13 @@ Argument = torch._C.Argument
 """One parameter or result of an operator schema."""
 
 below_autograd = torch._C._AutoDispatchBelowAutograd
-"""Context manager: operators go straight past the autograd engine (no history, no version counts)."""
+"""Context manager: operators bypass the autograd engine (no history, no version counts)."""
 
 disable_autocast = torch._C._DisableAutocast
 """Context manager: operators are not cast, whatever autocast region is active."""
 
 engine_in_this_thread = functools.partial(torch.autograd.set_multithreading_enabled, False)
-"""Context manager: derivatives of tensors on CUDA too are computed in the calling thread, in its Python state."""
+"""Context manager: the autograd engine computes derivatives in the calling thread, also those of CUDA tensors."""
 
 
 Hooks = tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]
@@ -137,16 +137,16 @@ def saved_tensor_hooks() -> Hooks | None:
 
 
 leave_saved_tensor_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
-"""Pop the innermost pair of hooks."""
+"""Pop the innermost pair of saved-tensor hooks."""
 
 disable_saved_tensor_hooks = torch._C._autograd._saved_tensors_hooks_disable
-"""From now on `saved_tensors_hooks` raises an error with this message."""
+"""Make `saved_tensors_hooks` raise an error with the given message, until `enable_saved_tensor_hooks` is called."""
 
 enable_saved_tensor_hooks = torch._C._autograd._saved_tensors_hooks_enable
 """Undo `disable_saved_tensor_hooks`."""
 
 saved_tensor_hooks_disabled = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message
-"""The error message that `disable_saved_tensor_hooks` was given; None if hooks are enabled."""
+"""The error message that was passed to `disable_saved_tensor_hooks`; None if hooks are enabled."""
 
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 """Context in which attributes and methods of tensor subclasses are read without their `__torch_function__`."""
@@ -161,22 +161,22 @@ def recording(enabled: bool, fn: Callable[..., T], *args: Any) -> T:
 
 
 get_tracing_state = torch._C._get_tracing_state
-"""The state of `torch.jit.trace`, None outside of it."""
+"""The state of the running `torch.jit.trace`; None outside of a trace."""
 
 log_api_usage_once = torch._C._log_api_usage_once
-"""Usage statistics; modules call it when they are made."""
+"""The function for usage statistics that `nn.Module.__init__` calls."""
 
 functorch_transforms_active = torch._C._are_functorch_transforms_active
 """Whether `torch.func` transforms run in this thread."""
 
 
 def is_batched_before_transforms(tensor: torch.Tensor) -> bool:
-    """Whether it is a batched tensor of the older `vmap`, which `torch.autograd.grad(is_grads_batched=True)` uses."""
+    """Whether a tensor is a batched tensor of the older `vmap` (of `torch.autograd.grad(is_grads_batched=True)`)."""
     return "Batched" in str(torch._C._dispatch_keys(tensor)).replace("FuncTorchBatched", "")
 
 
 def _nesting_of(enter: Callable[[], int], leave: Callable[[], int]) -> int:
-    """A nesting depth that only `leave` returns. C code calls both functions, so that no interrupt comes between."""
+    """The nesting depth, which only `leave` returns. C code calls both functions, so no interrupt comes in between."""
     return tuple(map(operator.call, (enter, leave)))[1]
 
 
@@ -186,7 +186,7 @@ def batch_level() -> int:
 
 
 def in_batches() -> bool:
-    """Whether tensors of this thread may be batched tensors, of either kind of `vmap`."""
+    """Whether tensors of this thread may be batched tensors of the current or the older `vmap`."""
     return functorch_transforms_active() or batch_level() > 0
 
 
@@ -195,7 +195,9 @@ forward_ad_level = functools.partial(getattr, torch.autograd.forward_ad, "_curre
 
 
 def derivatives_outside() -> bool:
-    """Whether `torch.func` transforms or forward-mode derivatives of the caller run: compiled code carries neither."""
+    """Whether the caller runs `torch.func` transforms or forward-mode derivatives, which compiled code does not
+    support.
+    """
     return functorch_transforms_active() or forward_ad_level() >= 0
 
 
@@ -212,7 +214,7 @@ torch_function_modes = torch._C._len_torch_function_stack
 """The number of `TorchFunctionMode`s entered in this thread."""
 
 torch_function_enabled = torch._C._is_torch_function_enabled
-"""Whether `__torch_function__` of tensor subclasses is looked at in this thread."""
+"""Whether torch functions call `__torch_function__` of tensor subclasses in this thread."""
 
 dispatch_modes = torch._C._len_torch_dispatch_stack
 """The number of `TorchDispatchMode`s entered in this thread."""
@@ -300,7 +302,7 @@ _entered: list[Any] = []
 
 
 def _write_inference_mode(before: bool) -> None:
-    """Only a guard object switches the mode. It is kept alive: its end would restore the mode before this write."""
+    """Set inference mode by a guard object, the only interface. It stays alive, since its end would undo the write."""
     guard = inference_mode(before)
     guard.__enter__()
     _entered.append(guard)
@@ -316,7 +318,7 @@ def _write_transforms(before: int) -> None:
 
 
 def _write_forward_levels(before: int) -> None:
-    """Leave levels in the engine and in Python. After a fault between the two, the engine may have left one already."""
+    """Leave levels in the engine and in Python. After an error between the two the engine may have left one already."""
     while (level := forward_ad_level()) > before:
         with contextlib.suppress(RuntimeError):
             torch._C._exit_dual_level(level=level)
@@ -324,7 +326,7 @@ def _write_forward_levels(before: int) -> None:
 
 
 def leave_forward_level() -> None:
-    """After a fault: leave the level that the engine is in, if Python's count says that there is none."""
+    """Leave the level of the engine if Python's count says that no level is entered, as after an error in between."""
     if forward_ad_level() < 0:
         with contextlib.suppress(RuntimeError):  # the engine is in no level
             torch._C._exit_dual_level(level=0)
@@ -377,7 +379,7 @@ AUTOGRAD_STATE: tuple[State, ...] = (
     _AUTOCAST_DEPTH,
     ("autocast cache", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
 )
-"""State of this thread (of the process: SHARED_STATE) that `torch.autograd` and autocast keep."""
+"""State of `torch.autograd` and autocast for this thread, or for the process if its name is in SHARED_STATE."""
 
 
 def autocast_state(device_type: str) -> tuple[Any, ...]:
@@ -423,7 +425,7 @@ SETTINGS = tuple(
 _ATTENTION_KINDS = ("flash", "mem_efficient", "math", "cudnn", "overrideable")
 
 ATTENTION_SETTERS = tuple(getattr(torch._C, f"_set_sdp_use_{kind}") for kind in _ATTENTION_KINDS)
-"""C functions that allow or forbid one kernel of scaled_dot_product_attention, in the process."""
+"""C functions that each allow or forbid one kernel of scaled_dot_product_attention in the whole process."""
 
 _attention_getters = tuple(getattr(torch._C, f"_get_{kind}_sdp_enabled") for kind in _ATTENTION_KINDS)
 
@@ -461,14 +463,14 @@ def local_dispatch_keys() -> tuple[int, int]:
 
 @contextmanager
 def uncounted(tensor: torch.Tensor) -> Iterator[None]:
-    """Context after which the tensor's version counter is as before, whatever was written to it."""
+    """Context after which the tensor's version counter has its former value, also if the tensor was written."""
     before = tensor._version
     yield
     torch._C._autograd._unsafe_set_version_counter((tensor,), (before,))
 
 
 def share_counter(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors share one version counter: a view or `detach()` does, `.data` does not.
+    """Whether two tensors share one version counter: a view or `detach()` shares it, `.data` does not.
 
     The test increments a's counter, reads b's, and restores a's: autograd must not find a saved tensor modified.
     """
@@ -476,7 +478,7 @@ def share_counter(a: torch.Tensor, b: torch.Tensor) -> bool:
         return True
     try:
         before, of_other = a._version, b._version
-    except RuntimeError:  # made in inference mode, then assigned other `.data`: no counter
+    except RuntimeError:  # a tensor of inference mode that was assigned other `.data` has no counter
         return True
     torch.autograd.graph.increment_version(a)
     shared = b._version != of_other
@@ -485,7 +487,7 @@ def share_counter(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def is_plain_view(view: torch.Tensor) -> bool:
-    """Whether a view was made with gradients on, by an operation that gives no other views along with it."""
+    """Whether a view was made with gradients on, by an operation that returns only one view."""
     plain: bool = torch._C._autograd._get_creation_meta(view) == torch._C._autograd.CreationMeta.DEFAULT
     return plain
 

@@ -1,7 +1,7 @@
-"""Private attributes of torch's tensors, storages and operators that smelt needs, each under a name of its own.
+"""Private attributes of torch's tensors, storages and operators that smelt needs, each under one documented name.
 
-They are as old as the dispatcher and the same from torch 2.11 to 2.15; no public name gives what they do. The readers
-are C callables without a Python frame, so calls of compiled code may use them. `torch_c` has what `torch._C` holds.
+They are as old as the dispatcher, the same from torch 2.11 to 2.15, and have no public counterpart. The readers are C
+callables without a Python frame, so calls of compiled code may use them. `torch_c` contains the names of `torch._C`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ name_in_namespace: Callable[[Any], str] = operator.attrgetter("_opname")
 """`add` of `aten::add.Tensor` (`OpOverload._opname`); `name()` is public, but has namespace and overload in it."""
 
 version_of: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
-"""How often a tensor's memory was written to, as the autograd engine counts (`Tensor._version`)."""
+"""Number of writes to a tensor's memory, as the autograd engine counts them (`Tensor._version`)."""
 
 view_base: Callable[[Any], torch.Tensor | None] = operator.attrgetter("_base")
-"""The tensor that one is a view of, for the autograd engine; None: of none (`Tensor._base`)."""
+"""The base of a view in the autograd engine (`Tensor._base`); None for a tensor that is not a view."""
 
 is_view: Callable[[Any], bool] = operator.methodcaller("_is_view")
-"""Whether the autograd engine knows a tensor as a view of another one (`Tensor._is_view`)."""
+"""Whether a tensor is a view of another one in the autograd engine (`Tensor._is_view`)."""
 
 address_of_storage: Callable[[torch.UntypedStorage], int] = operator.attrgetter("_cdata")
-"""The address of a storage's StorageImpl: what is one storage, also where its memory is empty (`_cdata`)."""
+"""The address of a storage's StorageImpl (`_cdata`), which identifies the storage even if its memory is empty."""
 
 backward_hooks: Callable[[torch.Tensor], Any] = operator.attrgetter("_backward_hooks")
-"""The hooks of `register_hook`, by number, in order; None without any (`Tensor._backward_hooks`)."""
+"""The hooks of `register_hook` by number, in order; None if there are no hooks (`Tensor._backward_hooks`)."""
 
 
 def set_backward_hooks(tensor: torch.Tensor, hooks: Any) -> None:
@@ -45,11 +45,12 @@ def set_backward_hooks(tensor: torch.Tensor, hooks: Any) -> None:
 
 
 def saved_unchecked(node: Any) -> list[tuple[torch.Tensor, Callable[[], Any]]] | None:
-    """What an autograd node has saved, without a look at versions, each with a call that raises RuntimeError if it was
-    written to since, or is a result of the node; None where this torch does not tell (`_raw_saved_tensors`).
+    """The tensors that an autograd node has saved, without a check of their versions (`_raw_saved_tensors`). Each comes
+    with a function that raises RuntimeError if the tensor was written since then, or is a result of the node. None if
+    this version of torch does not expose them.
 
     Raises:
-        RuntimeError: the node has let go of them.
+        RuntimeError: the node has freed its saved tensors.
     """
     raw = node._raw_saved_tensors
     if not all(hasattr(each, "data") and hasattr(each, "unpack") for each in raw):
@@ -58,10 +59,10 @@ def saved_unchecked(node: Any) -> list[tuple[torch.Tensor, Callable[[], Any]]] |
 
 
 def forbidden(out: torch.Tensor) -> str | None:
-    """The error that autograd raises if a view is used whose memory was written and for which it cannot make a new
-    history.
+    """The message of the error that autograd raises for a use of the tensor; None if it raises none.
 
-    Such views are what a `torch.autograd.Function` returned, one of several (`chunk`), or taken without gradients.
+    Autograd raises it for a view whose memory was written and for which it cannot make a new history: a result of a
+    `torch.autograd.Function`, one of several views of an operation (`chunk`), or a view made without gradients.
     """
     try:
         _ = out.grad_fn
@@ -73,7 +74,7 @@ def forbidden(out: torch.Tensor) -> str | None:
 def ddp_bucket_bytes() -> int:
     """Bytes of the gradient buckets of the DistributedDataParallel module whose forward is running.
 
-    0 where there is none, or no group of processes.
+    The result is 0 if no such module runs, or no process group exists.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

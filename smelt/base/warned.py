@@ -1,7 +1,8 @@
-"""Warnings that code of torch gives while the compiler runs it on stand-ins: gathered for the program, or left out.
+"""Collects or suppresses the warnings of torch's code while the compiler runs it on stand-in tensors.
 
-C code of torch warns as Python code does, so that filters are where both are heard: one in front of all others, which
-holds for threads that listen alone. The program's own filters decide when the warning is given again.
+C code of torch warns through Python's module `warnings`. A filter before all other filters lets every warning of a
+collecting thread pass to this module, and affects no other thread. When compiled code repeats a warning, the program's
+own filters apply.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Warned(NamedTuple):
     """A warning of torch's code.
 
     Attributes:
-        location: (globals, file, line) in torch that it points to; None: it points to the program,
-        up: the number of frames above the frame that called torch.
+        location: (globals, file, line) if the warning names a line of torch; None if it names a line of the program.
+        up: number of frames from the frame that called torch to the named frame of the program.
     """
 
     message: Warning
@@ -38,14 +39,16 @@ class Warned(NamedTuple):
 
 
 class _Listening(NamedTuple):
-    """What a thread listens with: where warnings go to (None: nowhere), and who records them without it."""
+    """The state of a collecting thread: the list for its warnings (None: they are dropped), and the recorder
+    (`warnings._showwarnmsg_impl`) that was active before.
+    """
 
     found: list[Warned] | None
     recorder: Any
 
 
 class _Heard:
-    """The pattern of a filter that every text fits which a listening thread gives."""
+    """The pattern of a warning filter that matches every text in a collecting thread, and no text in other threads."""
 
     def match(self, text: str) -> bool:
         return threading.get_ident() in _threads
@@ -54,14 +57,14 @@ class _Heard:
 _FILTER: Any = ("always", _Heard(), Warning, None, 0)
 _threads: dict[int, _Listening] = {}
 _before: dict[str, Any] = {}
-"""The attributes of the module `warnings` before the first of these threads replaced them."""
+"""The attributes of the module `warnings` before the first collecting thread replaced them; empty if none is active."""
 _lock = new_lock()
 
 
 class heard:
-    """Warnings of this thread are put into `found`, and the program sees none; None: they are left out.
+    """Context in which warnings of this thread are appended to the list `found` and not shown; None: they are dropped.
 
-    A class, since it is entered for each call of torch in a capture: a generator takes twice as long.
+    A class and not a generator function, which would take twice as long: each call of torch in a capture enters it.
     """
 
     __slots__ = ("_before", "_found")
@@ -108,12 +111,12 @@ def _remove(filters: Any, installed: list[Any], show: Any) -> None:
         _MODULE["_showwarnmsg"] = show
     if warnings.filters is installed and installed[1:] == filters:
         _MODULE["filters"] = filters
-    elif _FILTER in warnings.filters:  # somebody has added one meanwhile
+    elif _FILTER in warnings.filters:  # other code has added a filter in the meantime
         warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]
 
 
 def _forget_threads() -> None:
-    """In a process that was just forked other threads are gone."""
+    """Forget the state of all other threads; called in a process that was just forked."""
     how = _listening()
     _threads.clear()
     _listen(how)
@@ -126,7 +129,7 @@ def _show(msg: Any) -> None:
     """The function that `warnings` calls for a warning that passes its filters."""
     how = _listening()
     if how is None or how.recorder is not _MODULE["_showwarnmsg_impl"] or issubclass(msg.category, SmeltWarning):
-        _before.get("show", _PLAIN)(msg)  # torch itself records it, for one
+        _before.get("show", _PLAIN)(msg)  # torch itself records the warning, for example
     elif how.found is not None:
         _add(how.found, msg, sys._getframe(1))
 
@@ -135,16 +138,16 @@ _PLAIN = _MODULE["_showwarnmsg"]
 
 
 def _add(found: list[Warned], msg: Any, frame: FrameType | None) -> None:
-    """Enter a warning that came out of `frame`, with the frame in the stack that it points to."""
+    """Append a warning that was raised in `frame` to `found`, with the location that it names."""
     location, beyond = None, 0
     while frame is not None and not frame.f_code.co_filename.startswith(_HERE):
         if frame.f_code.co_filename.startswith(_GRAPH):
-            return  # a function that was captured before, and its warnings with it
+            return  # of a function that was captured earlier, together with its warnings
         if location is None and (frame.f_code.co_filename, frame.f_lineno) == (msg.filename, msg.lineno):
             location = (frame.f_globals, msg.filename, msg.lineno)
         frame = frame.f_back
     if frame is not None and frame.f_code.co_name == "__torch_dispatch__":
-        return  # it is about how the compiler looks into an operator
+        return  # the warning is about the compiler's own use of an operator
     while (
         location is None
         and frame is not None
