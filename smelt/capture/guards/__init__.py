@@ -1,4 +1,5 @@
-"""What a captured graph depends on: guards as they are collected, as C evaluates them, and as text.
+"""Guards, the conditions under which a captured graph is valid: their collection, evaluable form, and text.
 
-The interpreter adds guards while it reads; `session` installs them; `guard_failures` explains why a later call misses.
+The interpreter adds guards while it reads external objects; `session` installs them; `guard_failures` names the guard
+that fails at a later call.
 """

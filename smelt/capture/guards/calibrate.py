@@ -1,9 +1,8 @@
-"""Before capture: determines where torch stores tensor metadata and ambient modes, for the C core. Runs once, in about
-2 ms.
+"""Finds the memory offsets of torch's tensor metadata, and the readers of ambient modes, for the C core.
 
-Nothing about torch's memory layout is assumed. Each offset is searched for on tensors with known metadata, and must be
-the only one that fits them all. Where none is found, reads go through Python, which is slower: `describe` for tensors,
-getters for modes.
+The calibration runs once, before the first capture, in about 2 ms. It searches for each offset on tensors with known
+metadata, and accepts it only if no other offset fits all of them. If an offset is not found, reads go through Python,
+which is slower: `describe` for tensors, getters for modes.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from smelt.base.default_device import without_default_device
 from smelt.base.torch_private import address_of_storage, backward_hooks
 from smelt.capture import _native
 
-_IMPL_WORDS = 22  # size of a TensorImpl in the supported versions of torch, for allocators that do not report sizes
+_IMPL_WORDS = 22  # size of a TensorImpl in supported versions of torch, if the allocator does not report it
 _OBJECT_BYTES = torch.Tensor.__basicsize__ // 8 * 8  # the size of every tensor's Python object
 _STORAGE_WORDS = 6  # size of a StorageImpl: header, counts, and the pointer to its memory with its deleter
-_INLINE_DIMS = 5  # with more dims than this a TensorImpl allocates sizes and strides elsewhere
+_INLINE_DIMS = 5  # maximum number of dims whose sizes and strides are inside of a TensorImpl
 _KIND_BYTES = 5  # dtype (2), device type (1), device index (1), "has a device" (1)
 
 Facts = tuple[torch.dtype, torch.device, bool, int, bool, tuple[int, ...], tuple[int, ...] | None]
@@ -35,7 +34,7 @@ Facts = tuple[torch.dtype, torch.device, bool, int, bool, tuple[int, ...], tuple
 
 @dataclass(frozen=True)
 class Calibration:
-    """The result. `None` and `False` mean that reads go through Python."""
+    """The result of the calibration. `None` and `False` mean that the reads go through Python."""
 
     tensors: dict[str, int] | None
     dispatch_keys: bool
@@ -52,9 +51,9 @@ def calibrate() -> Calibration:
 
 
 def describe(tensor: torch.Tensor) -> Facts:
-    """(dtype, device, requires_grad, dispatch key word, plain, shape, stride or None) as Python reads them.
+    """(dtype, device, requires_grad, word of dispatch keys, plain, shape, stride or None) of a tensor, read in Python.
 
-    `plain`: sizes and strides are the TensorImpl's own, not computed by a subclass in Python.
+    `plain`: whether the TensorImpl stores sizes and strides, instead of a subclass that computes them in Python.
     """
     with torch_c.without_torch_function():
         strided = tensor.layout == torch.strided
@@ -68,7 +67,7 @@ def describe(tensor: torch.Tensor) -> Facts:
 
 
 def _samples() -> list[torch.Tensor]:
-    """Tensors that differ in every property that the layout must distinguish."""
+    """Tensors that differ in every property whose offset is searched for."""
     base = torch.empty(2, 3, 7)
     with torch_c.inference_mode(True):
         inference = torch.empty(3)
@@ -83,7 +82,7 @@ def _samples() -> list[torch.Tensor]:
 
 
 def _tensor_layout() -> dict[str, int] | None:
-    """The offsets for `_native.set_tensor_layout`; None if one was not found or does not hold for every sample."""
+    """The offsets for `_native.set_tensor_layout`; None if one of them was not found or is wrong for a sample."""
     requires_grad = _address("libc10", "_ZNK3c1010TensorImpl13requires_gradEv")
     if not requires_grad or struct.calcsize("P") != 8:
         return None
@@ -118,18 +117,19 @@ def _tensor_layout() -> dict[str, int] | None:
 
 
 def _bodies(tensors: list[torch.Tensor]) -> list[bytes]:
-    """The bytes of each TensorImpl, up to the size of their smallest allocation."""
+    """The bytes of each TensorImpl, cut to the size of the smallest of their allocations."""
     return _memories([torch_c.implementation_address(t) for t in tensors], _IMPL_WORDS)
 
 
 def _memories(addresses: list[int], words: int) -> list[bytes]:
-    """The bytes of objects of one class, which has this many words if the allocator does not report the size."""
+    """The bytes of objects of one C++ class at these addresses; `words` is their size if the allocator does not report
+    it."""
     size = 8 * min(allocated_words(address, words) for address in addresses)
     return [ctypes.string_at(address, size) for address in addresses]
 
 
 def _storage_layout() -> dict[str, int]:
-    """The offsets of a tensor's memory; empty if not found: checks of memory are then made in Python."""
+    """The offsets that lead to a tensor's memory; empty if not found, so that Python checks memory."""
     base = torch.empty(5, 7, 3)
     foreign = torch.frombuffer(bytearray(96), dtype=torch.float32)  # the deleter's context is a separate allocation
     samples = [base, base[1], base[3, 5:], foreign, foreign[17:], torch.empty(11, device="meta")[4:]]
@@ -163,8 +163,8 @@ def _hooks_layout() -> dict[str, int]:
 
 
 def _gradients_layout() -> dict[str, int]:
-    """The offset of the pointer to autograd's metadata: a word that only leaves with gradients have, each another
-    one."""
+    """The offset of the pointer to autograd's metadata: a word that is nonzero only for tensors that require gradients,
+    and distinct for each of them. Empty if not found."""
     samples = [torch.empty(3, 1), torch.empty(2, requires_grad=True), torch.nn.Parameter(torch.empty(3, 1))]
     without, *leaves = _bodies(samples)
     offsets = [at for at in range(0, len(without), 8) if not _word(without, at)]
@@ -176,7 +176,8 @@ def _no_hook(_: torch.Tensor) -> None: ...
 
 
 def _agrees(samples: list[torch.Tensor]) -> bool:
-    """Whether raw reads match each sample to its own spec, and otherwise only samples with equal metadata in Python."""
+    """Whether the spec of each sample, with raw reads, matches exactly the samples that have equal metadata in
+    Python."""
     specs = [_native.TensorSpec(t) for t in samples]
     facts = [(type(t), *describe(t)) for t in samples]
     return all(
@@ -198,7 +199,7 @@ def _word(memory: bytes, at: int) -> int:
 
 
 def _word_equal(memories: list[bytes], values: list[int]) -> int:
-    """Byte offset of the word that has the known value in every memory."""
+    """The byte offset of the only word that has the known value in every memory."""
     return _only(
         at
         for at in range(0, len(memories[0]), 8)
@@ -207,7 +208,7 @@ def _word_equal(memories: list[bytes], values: list[int]) -> int:
 
 
 def _is_shape(at: int, tensor: torch.Tensor, body: bytes) -> bool:
-    """Whether the number of dims is at `at`, followed by sizes and strides (or by a pointer to them)."""
+    """Whether the number of dims is at offset `at`, followed by sizes and strides (or by a pointer to them)."""
     ndim = tensor.dim()
     if _word(body, at) != ndim:
         return False
@@ -221,12 +222,13 @@ def _is_shape(at: int, tensor: torch.Tensor, body: bytes) -> bool:
 
 
 def _pointed(address: int, size: int) -> bytes:
-    """The memory behind a word at the offset where tensors with few dims have their sizes."""
+    """The sizes and strides of a tensor with many dims, in the allocation at this address."""
     return ctypes.string_at(address, size)
 
 
 def _is_kind(at: int, samples: list[torch.Tensor], bodies: list[bytes]) -> bool:
-    """Whether two bytes at `at` encode the dtype and the next three the device: equal exactly where these are equal."""
+    """Whether the two bytes at offset `at` map one-to-one to the samples' dtypes, and the next three to their
+    devices."""
     dtypes = _one_to_one((t.dtype, body[at : at + 2]) for t, body in zip(samples, bodies, strict=True))
     return dtypes and _one_to_one(
         (t.device, body[at + 2 : at + _KIND_BYTES]) for t, body in zip(samples, bodies, strict=True)
@@ -248,7 +250,7 @@ def _library(name: str) -> ctypes.CDLL | None:
 
 
 def _address(library: str, symbol: str) -> int:
-    """Address of an exported function of one of torch's libraries, 0 if it does not exist."""
+    """The address of an exported function of one of torch's libraries; 0 if it does not exist."""
     try:
         return ctypes.cast(getattr(_library(library), symbol), ctypes.c_void_p).value or 0
     except AttributeError:
@@ -257,7 +259,7 @@ def _address(library: str, symbol: str) -> int:
 
 @dataclass(frozen=True)
 class _Reader:
-    """One ambient mode: how Python reads it, and the C++ function that returns it in a nanosecond."""
+    """One ambient mode, with the Python function that reads it, and the C++ function, if any, that C calls instead."""
 
     name: str
     function: Callable[[], Any]
@@ -297,14 +299,15 @@ _READERS = (
     ),
     _Reader("warn always", torch_c.warns_always, "libc10", "_ZN3c1012WarningUtils14get_warnAlwaysEv"),
 )  # fmt: skip
-"""Device numbers are c10::DeviceType (0 CPU, 1 CUDA)."""
+"""The readers of all ambient modes. Arguments for devices are numbers of c10::DeviceType (0 CPU, 1 CUDA)."""
 
 _TRANSFORM = _Reader("torch.func transform", lambda: torch_c.transform_on_top() is not None)
-"""Needed only where the dispatch keys, which include it, are not readable."""
+"""The reader for the transform mode, needed only if the dispatch keys, which include this mode, are not readable."""
 
 
 def _set_readers() -> tuple[bool, tuple[str, ...]]:
-    """Install the verified readers; returns (whether the dispatch keys are readable, names of those read natively)."""
+    """Install the verified readers; returns (whether the dispatch keys are readable, names of the modes that C
+    reads)."""
     library = _library("libc10")
     readable = _native.set_state_readers((), library._name if library is not None else None) and _keys_agree()
     path = library._name if library is not None and readable else None
@@ -323,11 +326,12 @@ _MODES: tuple[Callable[[], Any], ...] = (
     lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     lambda: torch.autocast("cpu", dtype=torch.float16),
 )
-"""The switches under which readers are compared. Process-wide settings are left alone."""
+"""Context managers under which C's and Python's reads are compared; they change no process-wide settings."""
 
 
 def _keys_agree() -> bool:
-    """Whether the raw words differ from Python's by the same constants in every mode (torch stores differences)."""
+    """Whether the raw words of dispatch keys, xor those that Python reads, are the same constants in every mode: torch
+    stores them as differences from defaults."""
     constants = set()
     for mode in _MODES:
         with mode():
@@ -337,7 +341,7 @@ def _keys_agree() -> bool:
 
 
 def _disagreeing() -> set[str]:
-    """Names of readers whose native answer does not map one-to-one to Python's over the modes."""
+    """Names of the readers whose results in C and in Python do not map one-to-one over the modes."""
     readers = [reader for reader in _READERS if reader.native()[2]]
     _native.set_state_readers(tuple(reader.native() for reader in readers), None)
     pairs: dict[str, set[tuple[Any, Any]]] = {reader.name: set() for reader in readers}

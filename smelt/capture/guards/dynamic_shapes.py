@@ -1,7 +1,8 @@
-"""Which sizes and numbers of a frame's inputs become symbols, and their guards and expressions in residual code.
+"""Selects the sizes and numbers of a frame's inputs that become symbols; writes their guards and expressions.
 
-With `dynamic=None` all are static at first. A size (or number) that a later call of the same site brings with another
-value is a symbol in the next cache entry, which serves every value. `True` begins with symbols, `False` never has any.
+With `dynamic=None` all sizes and numbers are static at first. If a later call of the same compile site has another
+value of a size or number, it becomes a symbol in the next cache entry, which is valid for every value. `True` makes
+symbols from the first entry on, `False` never.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from smelt.shapes.real import Real, leaves, real_text, sizes_in
 from smelt.shapes.size import LARGEST, IntLike, Size, Symbol, as_symbol, hint, substitute_names, symbols, text
 
 _SCHEDULED = frozenset({"lr"})
-"""Settings in an optimizer's groups that schedulers change from step to step."""
+"""Settings in an optimizer's parameter groups that schedulers change at each step."""
 
 MIN_SYMBOLIC_SIZE = 2
-"""Sizes of 0 and 1 behave differently (empty tensors, broadcasting): they stay static."""
+"""Minimum size that can be a symbol: sizes 0 and 1 behave differently (empty tensors, broadcasting)."""
 MAX_SYMBOLS = 1000
-"""Maximum number of symbols of a graph: further numbers (in lists of thousands that change) are guarded by value."""
+"""Maximum number of symbols of a graph; further numbers (in lists of thousands of numbers) are guarded by value."""
 
 
 @dataclass
@@ -39,13 +40,13 @@ class SiteProfile:
     """The shapes and numbers in the cache entries of one compile site.
 
     Attributes:
-        shapes: source -> shape of its tensor in the first entry that read it.
-        numbers: source -> number.
-        changing: (source, dim), or (source, None) for a number, whose value has changed.
-        classes: name -> the first class of this name.
-        values: a question that a line of the program asked about a tensor's value -> the answer in the first entry that
-            assumed one.
-        unsteady: (code, instruction) of arrays whose size differs from call to call.
+        shapes: text of a source -> shape of its tensor in the first entry that read it.
+        numbers: text of a source -> its number in the first entry that read it.
+        changing: (text of a source, dim) of the sizes that have changed, (text of a source, None) of the numbers.
+        classes: (module, qualified name) -> the first class of this name.
+        values: key of a read of a tensor's value at a line of the program -> the value in the first entry that assumed
+            it.
+        unsteady: (id of a code object, instruction) at which an array's size differs from call to call.
     """
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -69,17 +70,17 @@ class SiteProfile:
             self.changing.add((source.text, None))
 
     def look_at_value(self, asked: object, found: object) -> bool:
-        """Whether a tensor's value was the same at all captures so far."""
+        """Whether a value read from a tensor equals the one of the first capture with this key."""
         return bool(self.values.setdefault(asked, found) == found)
 
 
 @dataclass(frozen=True)
 class Sized:
-    """The operand of a tensor guard that accepts more than one size: an example tensor, and the pattern of shape and
-    strides that `TensorSpec` takes.
+    """The operand of a tensor guard with symbolic sizes: an example tensor, and the pattern of shape and strides for
+    `TensorSpec`.
 
     Attributes:
-        shape, stride: numbers; None for symbols.
+        shape, stride: sizes and strides as numbers; None for a symbolic one.
         order: dimensions whose strides follow from the sizes, innermost first.
     """
 
@@ -94,8 +95,8 @@ class Sizes:
     """The symbols of one capture.
 
     Args:
-        changes: the profile of the site.
-        dynamic: the option.
+        changes: the profile of the compile site.
+        dynamic: the option `dynamic` of `smelt.compile`.
         where: returns the user's line that is being interpreted, as text.
         symbols: whether symbols are allowed.
     """
@@ -148,11 +149,11 @@ class Sizes:
     def _symbol(
         self, value: int, taken: list[Size], low: int = MIN_SYMBOLIC_SIZE, high: int | None = None, kept: bool = False
     ) -> Size:
-        """The symbol of a value.
+        """The symbol of a size, new or shared with an equal size of another tensor.
 
-        Equal sizes of different tensors share a symbol, and a guard checks that they are equal: ids and masks have the
-        same batch and length. Within a tensor (`taken`: its symbols so far) equal sizes, such as height and width, are
-        taken as coincidence; if the program needs them equal, the comparison adds a guard.
+        Equal sizes of different tensors share a symbol, and a guard checks that they are equal: for example, ids and
+        masks have the same batch and length. Equal sizes of one tensor (`taken` has its symbols so far), such as height
+        and width, get different symbols; if the program needs them equal, the comparison adds a guard.
         """
         alike = self._by_hint.setdefault(value, [])
         known = next((s for s in alike if not any(s is t for t in taken)), None)
@@ -176,14 +177,14 @@ class Sizes:
         return Sized(tensor, tuple(None if isinstance(n, Size) else n for n in shape), wanted, order, meta)
 
     def of_number(self, value: int | float, source: Source) -> Size | Real | None:
-        """The symbol of a number that has changed between calls; None when it is static."""
+        """The symbol of a number that has changed between calls; None if the number is static."""
         if not self.symbols or self.dynamic is False:
             return None
         scheduled = type(value) is float and _is_scheduled(source)
         kept = _is_setting(source) if type(value) is float else _is_attribute(source)
         if not source.local and not scheduled and not kept:
             return None
-        if value != value:  # nan follows no arithmetic rules
+        if value != value:  # comparisons with nan are always false
             return None
         self.changes.look_at_number(source, value)
         if not scheduled and (source.text, None) not in self.changes.changing:
@@ -201,8 +202,8 @@ class Sizes:
         return size
 
     def specialized(self) -> int:
-        """The number of facts so far that hold for the example's values only: assumptions about symbols, and changed
-        numbers that are not symbols.
+        """The number of facts so far that restrict the graph to the example's values: assumptions about symbols, and
+        changed numbers that are not symbols.
         """
         return len(self.owner.assumed) + self._unchanged
 
@@ -227,7 +228,7 @@ class Sizes:
         guards.sizes(names, equal, conditions or ["True"])
 
     def origin(self, symbol: Symbol | Real) -> tuple[Source, Source]:
-        """The input that carries a symbol, and the source of the number itself."""
+        """The source of the input that contains a symbol, and the source of the number itself."""
         for whole, source, size in self.occurrences[self._searched :]:
             found = as_symbol(size)
             if found is not None:
@@ -236,17 +237,17 @@ class Sizes:
         return self._origins[symbol]
 
     def expression(self, size: IntLike, fetched: Callable[[Source], str], read: Callable[[object], str]) -> str:
-        """Python source of a size in residual code.
+        """The Python expression of a size in residual code.
 
         Args:
-            fetched: gives the expression of an input.
-            read: gives the expression of a number that the graph reads from a tensor.
+            fetched: returns the expression of an input, by its source.
+            read: returns the expression of a number that the graph reads from a tensor.
         """
         names = {s.name: self._read(s, fetched, read) for s in symbols(size)}
         return substitute_names(text(size), names)
 
     def real_expression(self, real: Real, fetched: Callable[[Source], str], read: Callable[[object], str]) -> str:
-        """Python source of a floating-point number in residual code."""
+        """The Python expression of a floating-point number in residual code."""
         names = {s.name: self._read(s, fetched, read) for s in sizes_in(real)}
         for leaf in leaves(real):
             names[leaf.name] = fetched(self.reals[leaf.name]) if leaf.origin is None else read(leaf)
@@ -260,13 +261,13 @@ class Sizes:
 
 
 def _is_scheduled(source: Source) -> bool:
-    """Whether it is an item of a dictionary (not an attribute) with the name of a scheduled setting."""
+    """Whether the source is a dictionary item (not an attribute) whose key is a scheduled setting."""
     return _is_entry(source) and source.key in _SCHEDULED
 
 
 def _is_setting(source: Source | None) -> bool:
-    """Whether it is an item of a dictionary, or of a tuple in a dictionary: an optimizer's momentum and betas are such
-    items, and may change from step to step.
+    """Whether the source is an item of a dictionary, or of a tuple in a dictionary. An optimizer's momentum and betas
+    are such items, and may change at each step.
     """
     if source is None:
         return False
@@ -274,7 +275,7 @@ def _is_setting(source: Source | None) -> bool:
 
 
 def _is_attribute(source: Source) -> bool:
-    """Whether the source ends in an attribute of an object: such a number may count calls, as in a schedule."""
+    """Whether the source is an attribute of an object: such a number may count calls, as in a schedule."""
     return source.kind == native.DICT_ITEM and source.base is not None and source.base.kind == native.INSTANCE_DICT
 
 
@@ -289,11 +290,11 @@ def _range(symbol: Symbol) -> str:
 
 
 def _layout(tensor: torch.Tensor, shape: Sequence[Any]) -> tuple[tuple[int, ...], Any]:
-    """The dense dimensions, innermost first, and all strides: those of dense dimensions follow from the sizes, the
-    others are the tensor's own numbers.
+    """(dense dimensions, innermost first; strides of all dimensions). The strides of dense dimensions are computed from
+    the sizes, the others are the tensor's strides as numbers.
 
-    The stride of a dimension of size 1 has no effect, but results and the program may show it: such a dimension is in
-    the order if its stride follows from the sizes, else its stride is a number.
+    The stride of a dimension of size 1 has no effect on addresses, but the program may read it, also from results. Such
+    a dimension is among the dense ones if its stride follows from the sizes; else its stride is a number.
     """
     stride, sizes = tensor.stride(), tensor.shape
     every = sorted(range(tensor.ndim), key=lambda d: (stride[d], sizes[d] > 1, -d))
@@ -320,11 +321,13 @@ _TORCH_DYNAMIC, _TORCH_RANGES, _TORCH_STATIC = (
 """Attributes of a tensor that `mark_dynamic` and `mark_static` of torch's compiler set."""
 
 _TORCH_LIKELY = ("_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
-"""Attributes that its `maybe_mark_dynamic` and `mark_unbacked` set: these allow specialization to one size."""
+"""Attributes that `maybe_mark_dynamic` and `mark_unbacked` of torch's compiler set: these marks allow specialization to
+one size."""
 
 
 def _marked(tensor: torch.Tensor, *names: str) -> set[int]:
-    """Dimensions stored under these names; torch stores them as given, negative ones counted from the end."""
+    """Dimensions in these attributes of the tensor, as nonnegative numbers; torch stores negative dimensions as
+    given."""
     return {_from_start(tensor, dim) for name in names for dim in getattr(tensor, name, ())}
 
 
@@ -333,7 +336,7 @@ def _from_start(tensor: torch.Tensor, dim: int) -> int:
 
 
 def _marked_dynamic(tensor: torch.Tensor) -> dict[int, tuple[int, int | None]]:
-    """The dimensions that are marked dynamic, with the range of their sizes."""
+    """Dimension that is marked dynamic -> (minimum size, maximum size or None)."""
     marked: dict[int, tuple[int, int | None]] = {
         dim: (MIN_SYMBOLIC_SIZE, None) for dim in _marked(tensor, _TORCH_DYNAMIC)
     }
@@ -344,10 +347,10 @@ def _marked_dynamic(tensor: torch.Tensor) -> dict[int, tuple[int, int | None]]:
 
 
 def _range_of(tensor: torch.Tensor, dim: int, min: int | None, max: int | None) -> tuple[int, int | None]:
-    """The range of sizes.
+    """The range of a dimension's sizes as (minimum, maximum or None).
 
     Raises:
-        OptionError: the tensor's own size is outside.
+        OptionError: the tensor's own size is outside of the range.
     """
     size, low = tensor.shape[dim], MIN_SYMBOLIC_SIZE if min is None else min
     if size < low or (max is not None and size > max):
@@ -360,12 +363,13 @@ def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max:
 
     Args:
         tensor: an argument of a compiled function.
-        dim: which dimension.
+        dim: index of the dimension; negative ones are counted from the end.
         min, max: the range of sizes to expect. Sizes of 0 and 1 always get cache entries of their own.
 
     Raises:
-        OptionError: no such dimension, or a range that excludes the tensor's own size.
-        SpecializationError: later, at the call, if the program works for one size only; it names the line.
+        OptionError: the tensor has no such dimension, or the range excludes its size.
+        SpecializationError: raised later, by the call, if the program works only for one size; names the program's
+            line.
     """
     dim = _checked(tensor, dim)
     for bound in (min, max):
@@ -376,14 +380,16 @@ def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max:
 
 
 def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
-    """Compile for this very size of a dimension (of every dimension without `dim`), also under `dynamic=True`."""
+    """Compile for the tensor's present size of a dimension (of every dimension if `dim` is None), also if
+    `dynamic=True`."""
     for each in range(tensor.ndim) if dim is None else [_checked(tensor, dim)]:
         vars(tensor).setdefault(_STATIC, set()).add(each)
         vars(tensor).get(_DYNAMIC, {}).pop(each, None)
 
 
 def _is_whole(value: object) -> bool:
-    """Whether it converts to an integer: tensors and arrays may, depending on their number of elements."""
+    """Whether `operator.index` accepts the value; it accepts tensors and arrays with certain numbers of elements,
+    too."""
     try:
         operator.index(value)  # type: ignore[arg-type]
     except TypeError:

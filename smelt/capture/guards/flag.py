@@ -1,4 +1,4 @@
-"""A guard that is not about a value: a setting of the process or the thread is unchanged."""
+"""The guard that a setting of the process or the thread is unchanged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import ModuleType
 
 
 class Flag:
-    """A check that a function returns the same as at capture."""
+    """A check that a function returns the same value as during capture."""
 
     def __init__(self, fn: Callable[..., object], args: tuple[object, ...], value: object) -> None:
         self.fn, self.args, self.value = fn, args, value

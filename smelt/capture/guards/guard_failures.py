@@ -1,6 +1,6 @@
-"""Why a cache entry misses: the first guard that fails, with the value that it was made for and the present one.
+"""The reason why a cache entry misses: the first guard that fails, with the captured and the present value.
 
-Used by the log of recompiles, `stats()["recompile_reasons"]`, stances and the warning of the recompile limit.
+The log of recompiles, `stats()["recompile_reasons"]`, stances and the warning about the recompile limit use it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from smelt.capture.guards.guards import Flag, GuardList
 
 @dataclass(frozen=True)
 class GuardFailure:
-    """One guard that fails.
+    """A guard that fails for the present call.
 
     Attributes:
-        subject: what it checks, as Python (`x.shape[0]`, `self.training`).
-        before, now: the value it was made for and the present one, as text.
-        at: the user's line that needed it, "" where none did.
+        subject: the checked property, as a Python expression (`x.shape[0]`, `self.training`).
+        before, now: the value at capture and the present value, as text.
+        at: the user's line that needed the guard; "" if no line did.
         source: the source of the value; None for modes and settings.
-        dim: the dimension of a tensor whose size changed; None for anything else.
+        dim: the dimension of a tensor whose size changed; None for other guards.
     """
 
     subject: str
@@ -74,7 +74,7 @@ def what_changed(
 
 
 class Change(NamedTuple):
-    """The difference; its fields are those of `GuardFailure`."""
+    """The difference that makes a guard fail; the fields have the same meaning as in `GuardFailure`."""
 
     subject: str
     before: str
@@ -104,13 +104,14 @@ def _keys(source: Source, operand: object, found: object, guards: GuardList) -> 
     keys = _method_of_c(found, "__iter__") if isinstance(found, dict) else None
     try:
         now = found if keys is None else tuple(keys(found))
-    except KeyError:  # an OrderedDict that dict's own methods have changed
+    except KeyError:  # methods of dict have changed an OrderedDict
         now = tuple(dict.__iter__(cast("dict[object, object]", found)))
     return Change(f"tuple({source.text})", value_text(operand), value_text(now))
 
 
 def _method_of_c(value: object, name: str) -> Callable[[object], Iterable[object]] | None:
-    """The C function to describe in place of a method of the program, which would run once more; None without one."""
+    """The C method of this name in the value's class or its nearest base, so that no method of the program runs; None
+    if no base has one."""
     methods = (vars(base).get(name) for base in type(value).__mro__)
     return next((method for method in methods if type(method) in C_METHODS), None)
 
@@ -154,7 +155,7 @@ def _none_alias(source: Source, others: tuple[int, ...], found: object, guards: 
 def _state(source: Source, before: tuple[object, ...], now: tuple[object, ...], guards: GuardList) -> Change:
     differing = [
         (name, a, b) for name, a, b in zip(native.state_names(), before, now, strict=False) if a != b
-    ]  # the dispatch keys come last: they differ along with most others
+    ]  # the dispatch keys are last, because they differ whenever most other modes do
     name, old, new = differing[0] if differing else ("modes", before, now)
     return Change(name, value_text(old), value_text(new))
 
@@ -205,6 +206,5 @@ _DESCRIBED: dict[int, Callable[..., Change]] = {
     native.NO_FINALIZER: _finalizer,
     native.PYTHON: _python,
 }
-"""Kind of check -> a function (source, operand, found, guards) -> the difference; operands are those of
-`native.Guards`.
+"""Kind of a check -> the function (source, operand, found, guards) -> Change; operands are those of `native.Guards`.
 """

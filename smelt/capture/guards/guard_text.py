@@ -1,4 +1,4 @@
-"""Guards as Python expressions, with the names of the captured function."""
+"""The text of guards: Python expressions with the variable names of the captured function."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _PATTERNS = {
 
 
 def guard_text(kind: int, subject: Source | None, operand: object, sources: Sequence[Source]) -> str:
-    """One check as a Python expression.
+    """The Python expression of one check.
 
     Args:
-        subject: the source of the checked value; None for checks without one.
+        subject: the source of the checked value; None for checks of modes and settings.
         sources: the source of each fetch; an operand that refers to another fetch is an index into this.
     """
     own = _OWN.get(kind)
@@ -102,11 +102,11 @@ _OWN: dict[int, Callable[..., str]] = {
 
 
 def value_text(value: object) -> str:
-    """A short text of a value: its name if it has one."""
+    """A short text of a value: its name if it has one, else its `repr`, cut to `_MAX_TEXT_LENGTH`."""
     if isinstance(value, str) and isinstance(value, TensorText):
         return str(value)
     if isinstance(value, torch.Tensor):
-        with without_torch_function():  # hides the description from every `__torch_function__`
+        with without_torch_function():  # so that no `__torch_function__` is called
             return f"a tensor {meta_of(value)}"
     if isinstance(value, CodeType):
         return f"<code of {value.co_qualname}, {value.co_filename}:{value.co_firstlineno}>"
@@ -124,4 +124,4 @@ def value_text(value: object) -> str:
 
 
 class TensorText(str):
-    """A tensor guard as text; replaces its example, which is not kept."""
+    """The text of a tensor guard's operand. It replaces the example tensor, which is not kept alive."""

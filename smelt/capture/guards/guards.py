@@ -1,6 +1,7 @@
-"""Guards under construction: which reads of Python state a captured graph depends on.
+"""The list of guards during a capture: fetches of values, and checks on them.
 
-Collected while the frame is interpreted, passed to the C evaluator (`_native.Guards`) at the end, printed as Python.
+The interpreter adds guards while it interprets the frame; `finish` converts them for the C evaluator
+(`_native.Guards`), and `lines` prints them as Python.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ from smelt.graph.ir.meta import meta_of
 from smelt.shapes.size import substitute_names
 
 Check = tuple[Source, int, Any]
-"""A source, the kind of the check, its operand."""
+"""(source, kind of the check, operand)"""
 
 
 _BY_VALUE = classes(int, str, bool)
 
 
 def _size_function(names: list[str], conditions: Sequence[tuple[object, str, str]]) -> object:
-    """A function of these sizes that returns whether all conditions (their second items, as Python) hold."""
+    """A function of the sizes `names` that returns whether all conditions are true; each is (program, Python
+    expression, text shown to the user)."""
     scope: dict[str, Any] = {}
     text = " and ".join(f"({text})" for _, text, _ in conditions)
     exec(f"def sizes({', '.join(names)}):\n    return {text}\n", scope)
     scope["sizes"].__name__ = " and ".join(shown for _, _, shown in conditions)
-    scope["sizes"].asks = names, text  # an artefact rebuilds the function from these
+    scope["sizes"].asks = names, text  # from which an artefact rebuilds the function
     return scope["sizes"]
 
 
@@ -46,8 +48,8 @@ class GuardList:
     Attributes:
         sources: the source of each fetch.
         checks: (fetch index, kind, operand); a tensor guard's operand is the example tensor until `finish`.
-        locations: the line of the user's code that each check is attributed to; `where()` gives the present one.
-        noted: if not None, also collects all checks on values, including duplicates.
+        locations: for each check, the line of the user's code that needed it; `where()` returns the present line.
+        noted: if not None, a list that also collects all checks on values, including duplicates.
     """
 
     def __init__(self, where: Callable[[], At | None] | None = None) -> None:
@@ -80,7 +82,7 @@ class GuardList:
         return index
 
     def has(self, source: Source) -> bool:
-        """Whether the source is fetched already: then guards check what the capture read from it."""
+        """Whether the source is fetched, so that guards check the reads of its value."""
         return source in self._by_source
 
     def check(self, source: Source, kind: int, operand: object) -> None:
@@ -115,22 +117,23 @@ class GuardList:
             self._add(indices[-1], native.NONE_ALIASED, indices)
 
     def python(self, fn: Callable[..., bool], sources: Iterable[Source], shortcut: int | None = None) -> None:
-        """Guard that `fn` of the values of these sources is true (evaluated in Python: for rare cases).
+        """Guard that `fn` of the values of these sources is true. Python evaluates it, which is slow: only for rare
+        cases.
 
-        `shortcut`: a native sufficient condition, tried first (`native.SHORT_...`).
+        `shortcut`: a sufficient condition that C evaluates first (`native.SHORT_...`).
         """
         indices = tuple(sorted({self.fetch(source) for source in sources}))
         self._add(indices[-1], native.PYTHON, (fn, indices) if shortcut is None else (fn, indices, shortcut))
 
     def together(self, fn: Callable[..., bool], source: Source) -> None:
-        """Guard on `fn` of several values: each call adds one source, and the guard calls `fn` once, with the values of
-        all sources added for this `fn`, and requires true.
+        """Add a source to those of `fn`. The guard calls `fn` once, with the values of all sources added for it, and
+        requires that the result is true.
         """
         self._together.setdefault(fn, []).append(source)
 
     def sizes(self, names: dict[str, Source], equal: list[tuple[Source, Source]], conditions: list[str]) -> None:
-        """Guard conditions over sizes: `names` are the sources of the symbols; `equal` lists pairs of sizes that are
-        the same."""
+        """Guard conditions over sizes. `names` has the source of each symbol; `equal` lists pairs of sizes that must be
+        equal."""
         indices = tuple(sorted(set(map(self.fetch, (*names.values(), *itertools.chain(*equal))))))
         variable = {index: f"v{index}" for index in indices} | {self.fetch(s): name for name, s in names.items()}
         index_of = {variable[index]: i for i, index in enumerate(indices)}
@@ -146,7 +149,7 @@ class GuardList:
             self._add(indices[-1], native.PYTHON, (_size_function([*index_of], others), indices))
 
     def state(self, state: tuple[object, ...]) -> None:
-        """Guard that the ambient modes (gradients, autocast ...) are what `native.state()` gave."""
+        """Guard that the ambient modes (gradients, autocast ...) equal `state`, a result of `native.state()`."""
         self._add(-1, native.STATE, state)
 
     def flag(self, fn: Callable[..., object], args: Args, value: object) -> None:
@@ -157,7 +160,7 @@ class GuardList:
             self._add(-1, native.PYTHON, Flag(fn, args, value))
 
     def finish(self, outputs: Iterable[int]) -> native.Guards:
-        """The guards in evaluable form; `outputs` are the fetches that residual code needs."""
+        """The guards in the form that C evaluates; `outputs` are the fetches that residual code needs."""
         for fn, given in self._together.items():
             self.python(fn, given, getattr(fn, "shortcut", None))
         specs: dict[Any, native.TensorSpec] = {}
@@ -166,17 +169,17 @@ class GuardList:
             for index, kind, operand in self.checks
         ]
         guards = native.Guards(self._fetches, checks, list(outputs))
-        # what is kept for printing must not keep the capture or its tensors alive
+        # the fields for printing must not keep the capture or its tensors alive
         self._where = _nowhere
         self.checks = [(i, k, TensorText(_described(o)) if k == native.TENSOR else o) for i, k, o in self.checks]
         return guards
 
     def lines(self) -> list[str]:
-        """Each check as a line of Python with the user's line that needed it."""
+        """Each check as a line of Python, with the user's line that needed it as a comment."""
         return [self.line(i) for i in range(len(self.checks))]
 
     def line(self, number: int, with_location: bool = True) -> str:
-        """One check as Python, and the user's line that needed it."""
+        """One check as a line of Python; if `with_location`, with the user's line that needed it as a comment."""
         index, kind, operand = self.checks[number]
         if kind == native.TENSOR and not isinstance(operand, str):
             operand = TensorText(_described(operand))
@@ -192,7 +195,8 @@ def _tensor_spec(operand: Any) -> native.TensorSpec:
 
 
 def _shared(specs: dict[object, native.TensorSpec], spec: native.TensorSpec) -> native.TensorSpec:
-    """One object for equal specs: a model's hundreds of tensors have few different ones, which stay in the caches."""
+    """The first of several equal specs. A model's hundreds of tensors have few different specs, and sharing them keeps
+    those in the processor's caches."""
     return specs.setdefault((repr(spec), spec.keys, spec.raw), spec)
 
 

@@ -1,4 +1,4 @@
-"""Versions of a graph piece by the kinds of its inputs, distinguished in C as guards distinguish tensors."""
+"""Dispatch, in C, to versions of a piece of a graph by the metadata of its input tensors and by its other inputs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ _COMPARED_BY_VALUE = classes(int, bool, float, complex, str, bytes, type(None))
 def variants_by_kind(
     make: Callable[[tuple[object, ...], bool], Callable[..., object]], most: int
 ) -> Callable[..., object]:
-    """A callable that dispatches to the version for the kinds of its inputs and the present grad mode; `make(inputs,
-    is_kept)` creates a missing version, and at most `most` versions are kept.
+    """A callable that dispatches to the version for the kinds of its inputs and the present grad mode.
+
+    Args:
+        make: (inputs, is_kept) -> a missing version.
+        most: maximum number of versions that are kept.
     """
     calibrate()
     return native.Variants(make, kind_of, torch.is_grad_enabled, most)
 
 
 def kind_of(value: object) -> object:
-    """The properties that an input shares with all others that the same version serves."""
+    """The key of an input: a version is valid for all inputs with an equal key."""
     if isinstance(value, torch.Tensor):
         plain = value.layout is torch.strided and not value.is_quantized
         return native.TensorSpec(value) if plain else (type(value), meta_of(value))

@@ -1,4 +1,4 @@
-"""Guards on tensors that C cannot evaluate: predicates in Python, functions of their tensors alone."""
+"""Predicates for guards on tensors that are evaluated in Python; each depends only on its tensors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from smelt.graph.ir.meta import extent, is_opaque
 
 
 def share_no_memory(*tensors: torch.Tensor) -> bool:
-    """Whether no two of the tensors have elements at one address, whatever their storages (NumPy makes such
-    tensors)."""
+    """Whether the address ranges of the tensors are disjoint. Tensors made from NumPy arrays may overlap although their
+    storages differ."""
     spans: dict[torch.device, list[tuple[int, int]]] = {}
     for tensor in tensors:
         if tensor.numel() and not is_opaque(tensor):
@@ -23,13 +23,14 @@ def share_no_memory(*tensors: torch.Tensor) -> bool:
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses where a tensor's elements begin and end."""
+    """(address of the first element, address after the last element) of a tensor."""
     start = tensor.data_ptr()
     return start, start + extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
 
 
 def may_be_written(tensor: torch.Tensor) -> bool:
-    """Whether autograd accepts an in-place write to it; see `check_inplace` in PyTorch's VariableTypeUtils.h."""
+    """Whether autograd accepts an in-place write to the tensor; see `check_inplace` in PyTorch's
+    VariableTypeUtils.h."""
     if tensor.is_inference():
         return True
     if not is_view(tensor):
@@ -40,30 +41,30 @@ def may_be_written(tensor: torch.Tensor) -> bool:
 
 
 def show_their_bases(*tensors: torch.Tensor) -> bool:
-    """Whether each view is still in the memory of its base (no `view.data = x`), so that gradients can address a write
-    by its offset in the base."""
+    """Whether each view still shares the memory of its base, so that autograd can describe a write to it by an offset
+    in the base; `view.data = x` gives a view other memory."""
     views = ((t, view_base(t)) for t in tensors if t.requires_grad and is_view(t))
     return all(b is None or b.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t, b in views)
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:
-    """Whether it was computed from nothing that requires gradients."""
+    """Whether the tensor is a leaf of autograd."""
     return tensor.is_leaf
 
 
 def is_not_shared(tensor: torch.Tensor) -> bool:
-    """Whether its memory belongs to this process alone."""
+    """Whether the tensor's memory is not shared with other processes."""
     return not tensor.is_shared()
 
 
 def requires_grad_itself(tensor: torch.Tensor) -> bool:
-    """Whether it requires gradients itself. A view without a history reports its base's flag, but gets no gradient
-    unless it asks for one."""
+    """Whether `requires_grad` of the tensor is its own flag. A view without a history reports the flag of its base, but
+    gets no gradient."""
     return tensor.grad_fn is not None or not is_view(tensor)
 
 
 class BeginsAtMultiple:
-    """The guard of a tensor that is viewed as a larger dtype: its first element is aligned to one of that dtype."""
+    """Guard that a tensor's storage offset in bytes is a multiple of `size`, as a view with a larger dtype requires."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -74,12 +75,12 @@ class BeginsAtMultiple:
 
 
 def has_hooks(tensor: torch.Tensor) -> bool:
-    """Whether a hook is called when the tensor gets a gradient."""
+    """Whether the tensor has a hook that is called when its gradient is computed or accumulated."""
     return bool(backward_hooks(tensor)) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
 def no_hooks(*tensors: torch.Tensor) -> bool:
-    """Whether no hook is called when these tensors get gradients."""
+    """Whether none of the tensors has a hook that is called when its gradient is computed or accumulated."""
     return not any(map(has_hooks, tensors))
 
 

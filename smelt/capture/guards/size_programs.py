@@ -1,6 +1,6 @@
-"""Conditions over sizes for the C core: comparisons of integer expressions become programs of a stack machine.
+"""Compiles comparisons of integer expressions over sizes to programs of a stack machine in the C core.
 
-Other conditions (on real numbers, with `or`) stay Python functions. native/sizes.c runs the programs.
+native/sizes.c runs the programs. Other conditions (on real numbers, with `or`) are evaluated in Python.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MAX_STACK_DEPTH = 32
 
 
 def size_program(condition: str, index_of: Mapping[str, int]) -> tuple[int, ...] | None:
-    """The program of one condition; `index_of` gives the index of each name's value. None: it has to be evaluated in
-    Python."""
+    """The program of one condition, in which `index_of` maps each name to the index of its value; None if the condition
+    must be evaluated in Python."""
     try:
         tree = ast.parse(condition, mode="eval").body
         comparisons = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
@@ -35,7 +35,7 @@ def size_program(condition: str, index_of: Mapping[str, int]) -> tuple[int, ...]
 
 
 class _OtherwiseError(Exception):
-    """Not a comparison of integer expressions."""
+    """The condition is not a comparison of integer expressions that the stack machine supports."""
 
 
 def _comparison(node: ast.expr, index_of: Mapping[str, int]) -> list[int]:
@@ -55,7 +55,7 @@ def _comparison(node: ast.expr, index_of: Mapping[str, int]) -> list[int]:
 
 
 def _expression(node: ast.expr, index_of: Mapping[str, int]) -> list[int]:
-    """The steps that push one number."""
+    """The steps that push the value of an expression."""
     match node:
         case ast.Constant(value=int(value)) if type(value) is int and abs(value) <= LARGEST:
             return [_OPS["CONSTANT"], value]
@@ -72,7 +72,7 @@ def _expression(node: ast.expr, index_of: Mapping[str, int]) -> list[int]:
 
 
 def _depth(node: ast.expr) -> int:
-    """The largest depth of the stack."""
+    """The maximum depth of the stack during the steps of an expression."""
     match node:
         case ast.BinOp(left=left, op=ast.Pow()):
             return 1 + _depth(left)

@@ -1,4 +1,5 @@
-"""What each opcode of each supported CPython means: the tables that `decoding` gives the interpreter.
+"""Opcode tables of the supported CPython versions: the decoder and handler of each opcode.
 
-The opcodes of stack, variables and jumps are in `python.stack_opcodes`, which branches use too.
+`decoding` loads the table of the running version. The handlers of stack, variables and jumps are in
+`python.stack_opcodes`, because branches use them, too.
 """

@@ -1,4 +1,4 @@
-"""Opcodes of calls, functions, generators and imports."""
+"""Handlers of the opcodes for calls, functions, generators and imports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def kw_names(vm: Interpreter, f: Frame, arg: tuple[str, ...]) -> None:
 def make_call(
     vm: Interpreter, f: Frame, fn: object, first: object, items: list[object], names: tuple[str, ...]
 ) -> None:
-    """Call with `first` (unless NULL) before `items`, the last of which are keyword arguments."""
+    """Call `fn` with the arguments `first` (unless NULL) and `items`; the last items are the keyword arguments
+    `names`."""
     if names:
         split = len(items) - len(names)
         kwargs = dict(zip(names, items[split:], strict=True))
@@ -70,7 +71,7 @@ def get_yield_from_iter(vm: Interpreter, f: Frame, arg: object) -> None:
 
 
 def send_value(vm: Interpreter, f: Frame) -> tuple[bool, object]:
-    """One step of `yield from`: (True, yielded) or (False, returned). Pops the sent value."""
+    """Pop the sent value and run one step of `yield from`: (True, yielded value) or (False, returned value)."""
     value, receiver = f.stack.pop(), f.stack[-1]
     try:
         if value is None:
@@ -92,7 +93,8 @@ def send_value(vm: Interpreter, f: Frame) -> tuple[bool, object]:
 
 
 def set_function(fn: types.FunctionType, flag: int, value: Any) -> None:
-    """Set the fields of a function that MAKE_FUNCTION and SET_FUNCTION_ATTRIBUTE give, except the closure."""
+    """Set the field of a function that a flag of MAKE_FUNCTION or SET_FUNCTION_ATTRIBUTE selects, except the
+    closure."""
     if flag == 1:
         fn.__defaults__ = value
     elif flag == 2:
@@ -103,7 +105,7 @@ def set_function(fn: types.FunctionType, flag: int, value: Any) -> None:
 
 
 def new_function(vm: Interpreter, f: Frame, code: types.CodeType, closure: tuple[Any, ...]) -> types.FunctionType:
-    """A function made by the program."""
+    """A new function of the program."""
     blank = closure or tuple(types.CellType() for _ in code.co_freevars)
     fn = types.FunctionType(code, f.globals, code.co_name, None, blank)
     fn.__qualname__ = code.co_qualname
@@ -126,7 +128,7 @@ def import_name(vm: Interpreter, f: Frame, arg: str) -> None:
 
 
 def _absolute_name(name: str, level: int, globals: dict[str, Any]) -> str:
-    """The name in `sys.modules` of what an import statement names."""
+    """The absolute name (the key of `sys.modules`) of the module in an import statement."""
     if not level:
         return name
     package = globals.get("__package__")
@@ -136,7 +138,7 @@ def _absolute_name(name: str, level: int, globals: dict[str, Any]) -> str:
 
 
 def _guard_import(vm: Interpreter, name: str) -> None:
-    """Guard a module by its name in `sys.modules` at each call: tests and reloads replace modules there."""
+    """Guard that `sys.modules` has the same module under this name, since tests and reloads replace modules."""
     modules = sources.const(sys.modules, "sys.modules")
     for end in range(len(name)):
         if end + 1 == len(name) or name[end + 1] == ".":

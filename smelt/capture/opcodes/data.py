@@ -1,4 +1,5 @@
-"""Opcodes of operators, items, attributes, and of building and unpacking containers and strings."""
+"""Handlers of the opcodes for operators, items and attributes, and for building and unpacking containers and
+strings."""
 
 from __future__ import annotations
 
@@ -150,7 +151,8 @@ def build_set(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 def _hashing(vm: Interpreter, keys: Sequence[object]) -> Callable[..., object]:
-    """Run C code that hashes and compares these keys, calling their own methods where the program defines them."""
+    """A function that runs C code which hashes and compares these keys; `__hash__` and `__eq__` of the program are
+    interpreted."""
     return user if all(map(is_equal_to_itself, keys)) else vm.native
 
 
@@ -179,8 +181,8 @@ def build_string(vm: Interpreter, f: Frame, arg: int) -> None:
 
 @opcode("LIST_TO_TUPLE")
 def list_to_tuple(vm: Interpreter, f: Frame, arg: object) -> None:
-    """Replace the list on the stack by a tuple. The list may be external (from a resumed frame) with deferred appends,
-    so it is read through the interpreter.
+    """Replace the list on the stack by a tuple. The list is read through the interpreter, because it may be external
+    (in a resumed frame) and have deferred appends.
     """
     f.stack[-1] = tuple(drain(vm, f.stack[-1]))
 
@@ -223,7 +225,7 @@ def drain(vm: Interpreter, value: Any, asks_length: bool = False) -> list[Any]:
     """All items of an iterable.
 
     Args:
-        asks_length: call `__len__` first, as C code does that makes a list or tuple.
+        asks_length: whether to call `__len__` first, as C code does that makes a list or tuple.
     """
     if (type(value) is list or type(value) is tuple) and id(value) not in vm.sources:
         return list(value)
@@ -246,7 +248,7 @@ def dict_update(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 def mapping(vm: Interpreter, value: object) -> dict[Any, Any]:
-    """A mapping as a plain dict."""
+    """A plain dict with the items of a mapping."""
     if type(value) is dict and id(value) not in vm.sources:
         return value
     if isinstance(value, dict) and python_method(vm, value, "keys") is None:
@@ -290,7 +292,7 @@ def _text(known: object, convert: int, spec: str) -> str:
 
 
 def format_with(vm: Interpreter, f: Frame, convert: int, spec: str) -> None:
-    """Replace the top by its text; `convert`: 0 none, 1 str, 2 repr, 3 ascii."""
+    """Replace the top of the stack by its text; `convert` is 0 none, 1 str, 2 repr, 3 ascii."""
     value = f.stack[-1]
     if type(value) is TraceTensor or type(value) is UnknownText:
         known = known_value(value) if isinstance(value, TraceTensor) else None

@@ -1,4 +1,4 @@
-"""Decoded code objects of the running Python version, cached by identity."""
+"""Decodes code objects for the running Python version; results are cached by the identity of the code."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ _decoded: ByCode[Decoded] = ByCode()
 
 
 def decode(code: CodeType) -> Decoded:
-    """The decoded form of a code object, kept as long as the code lives."""
+    """The decoded form of a code object, cached until the code dies."""
     return _decoded.get(code) or _decoded.put(code, Decoded(code, TABLE))

@@ -1,4 +1,4 @@
-"""Opcodes of exceptions, `with` and `match`, shared by all versions."""
+"""Handlers of the opcodes for exceptions, `with` and `match` that all versions share."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check_eg_match(vm: Interpreter, f: Frame, arg: object) -> None:
 
 @opcode("RERAISE")
 def reraise(vm: Interpreter, f: Frame, arg: int) -> None:
-    error = f.stack.pop()  # the position below it is only for tracebacks
+    error = f.stack.pop()  # the element below it is only for tracebacks
     raise UserError(error)
 
 
@@ -72,7 +72,7 @@ def raise_varargs(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 def _made(vm: Interpreter, raised: object, otherwise: str) -> BaseException:
-    """The exception that a `raise` names: the operand itself, or an instance of it."""
+    """The exception of a `raise` statement: the operand itself, or an instance of the operand if it is a class."""
     if isinstance(raised, BaseException):
         return raised
     if not isinstance(raised, type) or not issubclass(raised, BaseException):
@@ -85,7 +85,8 @@ def _made(vm: Interpreter, raised: object, otherwise: str) -> BaseException:
 
 
 def _set_context(vm: Interpreter, error: BaseException) -> None:
-    """Set the exception being handled as the context of a raised one, in place of any other, without making a cycle."""
+    """Set the exception being handled as the context of a raised one, in place of its former context, without a
+    cycle."""
     each = vm.handled()
     if each is None or each is error or id(error) in vm.sources:
         return
@@ -111,7 +112,7 @@ def before_with(vm: Interpreter, f: Frame, arg: object) -> None:
 
 
 def _of_class(vm: Interpreter, manager: object, name: str, refused: str) -> object:
-    """A method as `with` finds it: in the class, whatever the instance has under that name."""
+    """A method of a context manager, looked up in its class and not in the instance, as `with` does."""
     if not hasattr(type(manager), name):
         find_in_class(vm, type(manager), name)
         user_raise(TypeError(refused))
@@ -123,13 +124,13 @@ def _of_class(vm: Interpreter, manager: object, name: str, refused: str) -> obje
 def with_except_start(vm: Interpreter, f: Frame, arg: object) -> None:
     error, leave = f.stack[-1], f.stack[-4]
     trace = None
-    if _wants_traceback(leave):  # where capture itself raised the error, restart and let Python raise it
+    if _wants_traceback(leave):  # restarts if capture raised the error: Python raises it then
         trace = vm.load_attr(error, "__traceback__")
     f.stack.append(vm.call(leave, (type(error), error, trace), {}))
 
 
 def _wants_traceback(leave: object) -> bool:
-    """Whether a method of the program reads the traceback that it is given."""
+    """Whether a method of the program reads its traceback argument."""
     function = leave.__func__ if isinstance(leave, types.MethodType) else leave
     if not isinstance(function, types.FunctionType) or is_frozen(function.__module__):
         return False
@@ -141,7 +142,7 @@ def _wants_traceback(leave: object) -> bool:
 
 
 def _names(name: str, argval: object) -> bool:
-    """Whether an instruction names a variable; from 3.13 on, one instruction may load two, or store and load."""
+    """Whether an instruction loads or stores this variable; from 3.13 on, one instruction may access two."""
     return name == argval or isinstance(argval, tuple) and name in argval
 
 
@@ -175,13 +176,13 @@ def match_class(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 _MATCH_SELF = 1 << 22
-"""The flag of classes of which a single positional pattern matches the object itself, inherited by subclasses."""
+"""_Py_TPFLAGS_MATCH_SELF: a single positional pattern of the class matches the object itself; subclasses inherit it."""
 
 
 def _matched(
     vm: Interpreter, subject: object, cls: type, count: int, names: tuple[str, ...]
 ) -> tuple[object, ...] | None:
-    """The values that the patterns are matched with; None: the subject does not match."""
+    """The attributes of the subject for the patterns of a class pattern; None if the subject does not match."""
     if not isinstance(cls, type):
         user(_match_by, cls)  # raises
     if not vm.call(builtins.isinstance, (subject, cls), {}):
@@ -196,7 +197,7 @@ def _matched(
         else:
             names = (*(positional or ())[:count], *names)
     seen: set[str] = set()
-    for name in names:  # attributes of positional patterns may be any value
+    for name in names:  # entries of `__match_args__` may be of another type than str
         if type(name) is not str:
             user_raise(TypeError(f"__match_args__ elements must be strings (got {vm.type_of(name).__name__})"))
         if name in seen:
@@ -218,7 +219,7 @@ def _match_by(cls: Any) -> None:
 
 
 def _match_args(vm: Interpreter, cls: type) -> tuple[str, ...] | None:
-    """The names of a class's positional patterns; None: it has none."""
+    """The `__match_args__` of a class; None if it has none."""
     try:
         names = vm.load_attr(cls, "__match_args__")
     except UserError as error:

@@ -1,4 +1,4 @@
-"""CPython 3.11: the opcodes whose decoding or stack layout this version does not share."""
+"""The opcode table of CPython 3.11: decoders and handlers that other versions do not share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load_global(vm: Interpreter, f: Frame, arg: tuple[bool, str]) -> None:
 
 
 def global_name(site: Site) -> tuple[bool, str]:
-    """(push a NULL first, name)"""
+    """(whether to push a NULL first, name)"""
     return bool(site.arg & 1), site.code.co_names[site.arg >> 1]
 
 

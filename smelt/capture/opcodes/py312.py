@@ -1,4 +1,4 @@
-"""CPython 3.12: the opcodes whose decoding or stack layout this version does not share with 3.11."""
+"""The opcode table of CPython 3.12: decoders and handlers that differ from 3.11."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from smelt.capture.python.stack_opcodes import forward, name, raw
 
 
 def attribute_name(site: Site) -> tuple[bool, str]:
-    """(is a method call, name)"""
+    """(whether the instruction loads a method for a call, name)"""
     return bool(site.arg & 1), site.code.co_names[site.arg >> 1]
 
 
@@ -33,7 +33,7 @@ def load_attr(vm: Interpreter, f: Frame, arg: tuple[bool, str]) -> None:
 
 
 def super_name(site: Site) -> tuple[bool, str]:
-    """(is a method call, name)"""
+    """(whether the instruction loads a method for a call, name)"""
     return bool(site.arg & 1), site.code.co_names[site.arg >> 2]
 
 
@@ -72,10 +72,10 @@ def cleanup_throw(vm: Interpreter, f: Frame, arg: object) -> None:
 
 
 def intrinsic_1(vm: Interpreter, f: Frame, arg: int) -> None:
-    """CALL_INTRINSIC_1: the ones that functions use."""
+    """CALL_INTRINSIC_1, for the intrinsics that occur in functions."""
     value = f.stack[-1]
     match arg:
-        case 3:  # StopIteration inside a generator
+        case 3:  # INTRINSIC_STOPITERATION_ERROR: of a generator
             inner = isinstance(value, StopIteration)
             f.stack[-1] = RuntimeError("generator raised StopIteration") if inner else value
         case 5:
@@ -95,7 +95,7 @@ def load_from_dict_or(vm: Interpreter, f: Frame, arg: object) -> None:
 
 
 def for_iter_target(site: Site) -> Jump:
-    """Behind the END_FOR, which only the specialised instruction runs."""
+    """The instruction after END_FOR at which an exhausted loop continues: only a specialised FOR_ITER runs END_FOR."""
     return Jump(site.next + 2 * site.arg + 2)
 
 

@@ -1,4 +1,4 @@
-"""CPython 3.13: the opcodes whose decoding or stack layout this version does not share with 3.12."""
+"""The opcode table of CPython 3.13: decoders and handlers that differ from 3.12."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def set_function_attribute(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 def pair(site: Site) -> tuple[int, int]:
-    """Two slot numbers in one argument."""
+    """The two slots that one argument encodes, of four bits each."""
     return site.arg >> 4, site.arg & 15
 
 
@@ -109,7 +109,8 @@ def format_with_spec(vm: Interpreter, f: Frame, arg: object) -> None:
 
 
 def for_iter_target(site: Site) -> Jump:
-    """Behind END_FOR and POP_TOP, which only the specialised instruction runs."""
+    """The instruction after END_FOR and POP_TOP at which an exhausted loop continues: only a specialised FOR_ITER runs
+    those."""
     return Jump(site.next + 2 * site.arg + 4)
 
 
