@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from smelt import pipeline
+from smelt import target
 
 
 def tune(monkeypatch: pytest.MonkeyPatch, stage: str, **numbers: Any) -> None:
     """Compile for a GPU with other numbers of one stage (see smelt/schedule/machine.py)."""
-    machine = pipeline.GPU
+    machine = target.GPU
     changed = replace(getattr(machine, stage), **numbers)
-    monkeypatch.setattr(pipeline, "GPU", replace(machine, **{stage: changed}))
+    monkeypatch.setattr(target, "GPU", replace(machine, **{stage: changed}))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from smelt import pipeline
+from smelt import target
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.codegen.triton.blocks import product_configs, shared_bytes
@@ -66,7 +66,7 @@ def test_programs_for_another_card_compute_the_same(program: Any, monkeypatch: p
     inputs = real_inputs(gm)
     texts = []
     for card in (H100, SMALL):
-        monkeypatch.setattr(pipeline, "GPU", gpu(card))
+        monkeypatch.setattr(target, "GPU", gpu(card))
         report = Report("test")
         compiled = compile_program(gm, Options(target="triton"), report)
         for got, want in zip(compiled(list(inputs)), run_eager(gm, inputs), strict=True):

@@ -64,26 +64,20 @@ def made_by(gm: torch.fx.GraphModule) -> list[Any]:
     return [node.meta["val"] for node in gm.graph.output_node().args[0]]  # type: ignore[union-attr]
 
 
-def asked(
-    monkeypatch: pytest.MonkeyPatch, bucket: int, device: str | None, name: str = "backward", **options: object
-) -> int:
+def asked(monkeypatch: pytest.MonkeyPatch, bucket: int, name: str = "backward", **options: object) -> int:
     """Bytes of a stage of a backward that is compiled while a DDP module with such buckets runs, or (0) outside."""
     monkeypatch.setattr(driver, "ddp_bucket_bytes", lambda: bucket)
     gm = chain(0)
     gm.graph.output_node().meta["val"] = made_by(gm)
-    where = None if device is None else torch.device(device)
-    return driver._stage_bytes(gm, where, Options(**options), name)  # type: ignore[arg-type]
+    return driver._stage_bytes(gm, Options(**options), name)  # type: ignore[arg-type]
 
 
 def test_when_a_backward_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     total = sum(meta.nbytes for meta in made_by(chain(0)))
-    assert asked(monkeypatch, 0, None) == 0
-    assert asked(monkeypatch, total, None) == total
-    assert asked(monkeypatch, 1, None) == total // driver.STAGES  # not more than so many
-    assert asked(monkeypatch, total, None, name="forward") == 0
-    assert asked(monkeypatch, total, None, stages=0) == 0
-    assert asked(monkeypatch, 0, None, stages=77) == 77
-    # what is recorded is cut on request alone: in stages it is launched kernel by kernel
-    assert asked(monkeypatch, total, "cuda") == 0
-    assert asked(monkeypatch, total, "cuda", stages=77) == 77
-    assert asked(monkeypatch, total, "cuda", cuda_graphs=False) == total
+    assert asked(monkeypatch, 0) == 0
+    assert asked(monkeypatch, total) == total
+    assert asked(monkeypatch, 1) == total // driver.STAGES  # not more than so many
+    assert asked(monkeypatch, total, name="forward") == 0
+    assert asked(monkeypatch, total, stages=0) == 0
+    assert asked(monkeypatch, 0, stages=77) == 77
+    assert asked(monkeypatch, total, cuda_graphs=False) == asked(monkeypatch, total, cuda_graphs=True) == total

@@ -18,7 +18,7 @@ from smelt.bench.processes import turns
 COUNTING = """
 import os, sys, time
 from smelt.bench.processes import turns
-turns.take_part()
+turns.join_turns()
 while True:
     with open(sys.argv[1], "a") as file:
         file.write(".")
@@ -28,7 +28,7 @@ while True:
 TIMED = """
 import sys, time
 from smelt.bench.processes import turns
-turns.take_part()
+turns.join_turns()
 with turns.alone():
     open(sys.argv[1], "w").write("mine")
     time.sleep(60)

@@ -186,7 +186,7 @@ def test_a_kernel_on_a_gpu_tells_which_check_failed() -> None:
     body.indirect(v("p", I64), 7, True)
     body.running = []
     body.apply(f"{REFUSE}4", F32, v("x", F32, 0), v("w", BOOL, 0))
-    assert body.checks == [Check(OUT_OF_RANGE, "gather", True), Check(4, "", told=False)]
+    assert body.checks == [Check(OUT_OF_RANGE, "gather", True), Check(4, "", reports_index=False)]
     first, second = (line for line in body.lines() if line.startswith("m_refuse"))
     assert first == "m_refuse(a0, ((j1 < 0) | (j1 >= 7)) & xmask, 1, j1, 7)"
     assert second == "m_refuse(a0, w, 2, tl.full([], 0, tl.int64), 0)" and "m_refuse" in body.used

@@ -213,7 +213,7 @@ def between(fake: FakeCuda, other: Other | None, config: Config | None = None) -
 
 @pytest.fixture(autouse=True)
 def nothing_is_told(request: pytest.FixtureRequest) -> Iterator[None]:
-    refusals._told.clear()
+    refusals._reported.clear()
     reset_stats()
     yield
     reset_stats()

@@ -168,8 +168,8 @@ def test_a_remembered_template_that_no_longer_runs_leaves_the_library(fake: Fake
     forget()
     cuda_driver._functions.clear()
     case = Case(fake, times)
-    case.product.ways[0].build.reply = triton_build.Future()
-    case.product.ways[0].build.reply.set_result(({"error": "no"}, b""))
+    case.product.implementations[0].build.reply = triton_build.Future()
+    case.product.implementations[0].build.reply.set_result(({"error": "no"}, b""))
     assert case() == ([8], 1) and case.clock.timed == 0
 
 

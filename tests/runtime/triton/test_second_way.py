@@ -36,7 +36,7 @@ ROWS = (1, ((10, "XBLOCK"), (3, None)), ((0, 4096), (3, 0), 10, 100))
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     cuda_driver._functions.clear()
-    refusals._told.clear()
+    refusals._reported.clear()
     reset_stats()
     yield
     reset_stats()
