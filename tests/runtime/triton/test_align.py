@@ -406,7 +406,7 @@ def test_an_error_of_a_kernel_that_has_told_why(fake: FakeCuda, monkeypatch: pyt
     text = str(caught.value)
     assert text.startswith("CUDA error: device-side assert triggered: model.py:12: index 7 is out of range")
     assert "(gather, in kernel 'one'); the CUDA context is lost" in text and caught.value.code == 719
-    assert checks.told
+    assert checks.reported
     fake.fail("LAUNCH", 1)
     fake["fail_at"] = fake["launches"]  # a refusal: the context is as it was
     with pytest.raises(_native.CudaError, match="^launching kernel"):
