@@ -28,11 +28,11 @@ Modes = tuple[Any, ...]
 
 @contextmanager
 def outside_saved_tensor_hooks() -> Iterator[None]:
-    """Switch off the program's hooks on tensors that autograd saves (checkpoint uses them): they must see no trace
+    """Switch off the program's hooks on saved tensors (checkpoint uses such hooks): they must not be called with trace
     tensors.
 
-    Hooks that return their argument unchanged are switched off as well: with them autograd stores other tensor objects
-    than those it saves, and the trace identifies saved tensors by reading them from the autograd nodes.
+    Hooks that return their argument unchanged are switched off as well: with hooks, autograd stores other tensor
+    objects than it is given, and the trace identifies saved tensors by the objects that it reads from autograd nodes.
     """
     hooks = []
     while (pair := torch_c.saved_tensor_hooks()) is not None:
@@ -46,7 +46,9 @@ def outside_saved_tensor_hooks() -> Iterator[None]:
 
 
 def present_modes() -> Modes:
-    """(gradients enabled, then for each device: autocast enabled, its dtype; then the kernels of attention allowed)."""
+    """The present modes: gradients enabled; (autocast enabled, autocast dtype) for each device; allowed attention
+    kernels.
+    """
     return (torch.is_grad_enabled(), *present_casts(), torch_c.attention_kernels())
 
 
@@ -56,7 +58,7 @@ def outside_inference_mode() -> Iterator[None]:
     reads.
 
     The graph itself runs in inference mode wherever it is called in that mode. A program that has enabled gradients in
-    inference mode still reads them as enabled, though nothing is recorded: see `Ambient.begin`.
+    inference mode still reads them as enabled, although autograd records nothing: see `Ambient.begin`.
     """
     if not torch.is_inference_mode_enabled():
         yield
@@ -80,9 +82,10 @@ class Ambient:
 
     Attributes:
         log: the calls that switched modes, in order.
-        dirty: the modes may differ from those of the last graph node.
-        left_switched: (after `restore`) the modes differ from those in which the frame began.
-        inference: the program is in inference mode, where nothing has gradients. The mode is off during capture itself.
+        dirty: whether the modes may differ from those of the last graph node.
+        left_switched: whether the modes at the end of the frame differ from those at its beginning; set by `restore`.
+        inference: whether the program is in inference mode, where nothing has gradients. During capture the mode is
+            off.
     """
 
     def __init__(self) -> None:
@@ -101,7 +104,7 @@ class Ambient:
         self._seen_on = False
 
     def begin(self, inference: bool, gradients: bool) -> None:
-        """Note the modes in which the program began; `outside_inference_mode` may have switched them off."""
+        """Note the modes in which the frame began, which `outside_inference_mode` may have switched off."""
         self.inference = inference
         if inference and gradients:
             self._seen_on = True
@@ -121,7 +124,9 @@ class Ambient:
         return self._devices is not None
 
     def switch(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-        """Run a function that switches a mode. A flag that depends on a symbolic number is decided here."""
+        """Run and log a function that switches a mode. A flag that depends on a symbolic number gets its
+        present value.
+        """
         args = decided_flags(args)
         out = fn(*args, **kwargs)
         self.log.append((fn, args, kwargs))
@@ -142,7 +147,7 @@ class Ambient:
     @contextmanager
     def unrecorded(self, graph: fx.Graph) -> Iterator[None]:
         """Switch gradients off for a write to a tensor that requires none, without a new region in the graph."""
-        if self.dirty:  # else the write would open a region, in which the nodes after it would stay
+        if self.dirty:  # otherwise the write would open a region that also contains the following nodes
             self.sync(graph)
         with torch.no_grad():
             yield
@@ -160,13 +165,13 @@ class Ambient:
         return bool(self._regions)
 
     def begin_enclosing_mode(self) -> None:
-        """Begin a mode that is not a region itself: regions opened from here on lie inside it and are closed before it
-        ends.
+        """Begin a mode that is not a region of the graph: regions that are opened later lie inside the mode and are
+        closed before it ends.
         """
         self._floors.append((len(self._regions), self._recorded))
 
     def begin_enclosing_grad_mode(self, graph: fx.Graph, gradients: bool) -> None:
-        """The same for a mode that switches gradients on or off. All open regions are closed first.
+        """Begin an enclosing mode that switches gradients on or off, after closing all open regions.
 
         The graph is cut at such a mode, and a region that stayed open across the cut would be entered a second time.
         """
@@ -176,7 +181,7 @@ class Ambient:
         self._recorded = (gradients, *self._recorded[1:])
 
     def end_enclosing_mode(self, graph: fx.Graph) -> None:
-        """End what `begin_enclosing_mode` or `begin_enclosing_grad_mode` began."""
+        """End the mode that `begin_enclosing_mode` or `begin_enclosing_grad_mode` began."""
         floor, before = self._floors.pop()
         self._leave_to(graph, floor)
         self._recorded = before

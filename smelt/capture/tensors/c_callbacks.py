@@ -34,7 +34,8 @@ def refuse_text() -> None:
 
 
 class CCallbackMode(TorchFunctionMode):
-    """A torch-function mode, on while C code of the program runs: records the torch functions that the C code calls.
+    """A torch-function mode that is on while the program runs C code; it records the torch functions that the C code
+    calls.
 
     Python functions that the C code calls (`__lt__` in `sorted`, `__eq__` in `in`) are run by the interpreter.
     """
@@ -48,14 +49,13 @@ class CCallbackMode(TorchFunctionMode):
         """Call C code with the mode on."""
         if self._on:
             return fn(*args, **kwargs)
-        # a Python function that is not captured runs whole, with all that it calls
+        # a Python function that is not captured runs uninterpreted, including all functions that it calls
         lender = self.called if type(fn) is not FunctionType else None
         with self:
             return native.lend(lender, fn, args, kwargs)
 
     def called(self, fn: FunctionType, slots: Args) -> object:
-        """Called for a Python function that C code is about to call: the interpreter runs it if it belongs to the
-        program.
+        """Handle a Python function that C code is about to call: the interpreter runs it if it belongs to the program.
 
         Methods of symbolic numbers are the compiler's own and run as they are; torch would log them.
         """
@@ -91,7 +91,7 @@ class CCallbackMode(TorchFunctionMode):
         args: Args = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        self._on, text.refuse = False, None  # torch has taken the mode off for the duration of this method
+        self._on, text.refuse = False, None  # torch switches the mode off for the duration of this method
         run, handle = self.tensors.run, self.tensors.handle
         try:
             return native.lend(None, through_c, (lambda: run(func, tuple(map(handle, args)), kwargs or {}),), {})
@@ -100,9 +100,7 @@ class CCallbackMode(TorchFunctionMode):
 
 
 def symbolic_method(fn: FunctionType, *slots: object) -> object:
-    """The result of a symbolic number's method. With an operand of a foreign number type, the number's
-    value is used.
-    """
+    """The result of a symbolic number's method. If an operand has a foreign number type, the number's value is used."""
     name = _SYMBOLIC_METHODS.get(id(fn))
     if len(slots) == 2 and name is not None and is_other_number(type(slots[1])):
         number, other = pinned(slots[0]), slots[1]
@@ -127,7 +125,7 @@ _REFLECTED = {
 def call_from_c(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> object:
     """Call a function that C code has looked up itself. A method is looked up once more, with guards.
 
-    C code may look into the result, and needs plain numbers as results of `__len__`, `__hash__` and conversions.
+    C code may read the contents of the result, and needs plain numbers from `__len__`, `__hash__` and conversions.
     """
     method = python_method(vm, args[0], fn.__name__) if args else None
     out = vm.effects.plain(vm.call(fn if method is None else method, args, kwargs))

@@ -16,7 +16,7 @@ from smelt.graph.nodes.cut_points import EagerBoundary, Edge, boundaries, cuts, 
 
 
 def refuse_nested_cut(vm: Interpreter, what: str) -> None:
-    """Require that a graph can be cut here: only between nodes of its own outermost level.
+    """Require that the graph can be cut at this point, which is possible only between nodes of its outermost level.
 
     Raises:
         Break: the program is in a checkpoint, a transform or a branch, or it has computed gradients.
@@ -29,7 +29,7 @@ def cut_after(vm: Interpreter, made: set[fx.Node], node: fx.Node) -> None:
     graph = vm.tensors.graph
     last = next(each for each in reversed(graph.nodes) if each in made)
     while last.next.target is operator.getitem and (last.next.args[0] in (last, *last.args)):
-        last = last.next  # the results of one node stay on one side
+        last = last.next  # all results of one node stay on the same side of the cut
     after = last.next
     while isinstance(after.target, EagerBoundary):
         if isinstance(after.target, Edge) and after.args[0] is node:
@@ -43,15 +43,16 @@ def cut_after(vm: Interpreter, made: set[fx.Node], node: fx.Node) -> None:
 
 
 _OBJECT_METHODS = RESHAPING | {"detach_", "requires_grad_"}
-"""Methods that change a tensor object itself: only the piece of the graph that makes the object can run them."""
+"""Methods that change a tensor object: they must run in the piece of the graph that makes the object."""
 
 
 def refuse_separated_writes(vm: Interpreter) -> None:
     """Require that no cut separates a write from earlier tensors that share the memory and are used after the cut.
 
     Raises:
-        Restart: a cut does, and capture stops before what causes it; or a cut separates a call of `torch.func.vjp` from
-            a call of its pullback, and capture stops before the former.
+        Restart: a cut separates such a write, and capture stops before the operation that causes the cut; or a cut
+            separates a call of `torch.func.vjp` from a call of its pullback, and capture stops before the call of
+            `vjp`.
     """
     tensors = vm.tensors
     positions = {node: at for at, node in enumerate(tensors.graph.nodes)}

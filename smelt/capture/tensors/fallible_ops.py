@@ -1,8 +1,8 @@
-"""Operations that raise for some values, where the program catches what they raise.
+"""Operations that raise an error for some values, in code that catches the error.
 
-A graph that fails ends its frame: the frame is run in eager from its start, with random generators wound back, and
-reaches its own `except` clauses there. Where the frame cannot be repeated, because the graph writes to its inputs, such
-an operation ends the graph instead of joining it.
+If a graph fails, its frame runs in eager from its start, with random generators restored, and there reaches its own
+`except` clauses. If the frame cannot be repeated, for example because the graph writes to its inputs, such an operation
+ends the graph instead of joining it.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ _VALUE_DEPENDENT = (
     | {name for name in dir(torch.linalg) if not name.startswith("_")}
     | {f"linalg_{name}" for name in dir(torch.linalg)}
 )
-"""Operators that raise for values that a factorization, a distribution or a length cannot have."""
+"""Operators that raise an error for values that are invalid for a factorization, a distribution or a length."""
 
 
 def may_raise(vm: Interpreter, target: object, args: Args) -> bool:
-    """Whether an operation of the graph may raise for some values, and this has to be noted.
+    """Whether an operation of the graph may raise an error for some values that has to be noted.
 
-    Indexing and losses may raise IndexError for any index or label. They count only where the number of elements is
-    unbacked, or where an `except` clause names IndexError but does not take RuntimeError. (Whole training steps run in
-    a `try` whose clause takes all errors, or out-of-memory errors; that clause does not wait for an index error.)
+    Indexing and losses may raise IndexError for any index or label. The result is True for them only if the number of
+    elements is unbacked, or if an `except` clause catches IndexError but not RuntimeError. (Whole training steps often
+    run in a `try` whose clause catches all errors, or out-of-memory errors; such a clause is not meant for index
+    errors.)
     """
     name = getattr(target, "__name__", "")
     if (
@@ -77,7 +78,7 @@ _WARNINGS = tuple(each for each in _ALL_ERRORS if issubclass(each, Warning))
 
 
 def is_foreign(target: object) -> bool:
-    """Whether an operator belongs to the program or a library: it may raise anything, and must not run twice."""
+    """Whether an operator is not PyTorch's own: it may raise any error, and must not run twice."""
     if isinstance(target, OpOverload):
         return target.namespace not in ("aten", "prims")
     if isinstance(target, OpOverloadPacket):
@@ -86,7 +87,7 @@ def is_foreign(target: object) -> bool:
 
 
 def _catches_index_errors(vm: Interpreter) -> bool:
-    """Whether a clause around the operation names a class that takes IndexError but not RuntimeError."""
+    """Whether an `except` clause around the operation catches IndexError but not RuntimeError."""
     return _is_caught(vm, (IndexError,), but=(RuntimeError,))
 
 
@@ -102,21 +103,22 @@ def note_caught(vm: Interpreter, target: object, error: str = "RuntimeError") ->
     if not _is_caught(vm, errors):
         return
     if is_foreign(target) or not vm.plan.repeats or error not in ("RuntimeError", "IndexError"):
-        vm.work += 1  # capture restarts without this operation: what was learned from it is dropped
+        vm.work += 1  # capture restarts without this operation: facts that were learned from it are dropped
         what = target if isinstance(target, str) else name_of(target)
         raise Break(f"{what} in a try statement", "only values tell whether it raises", "move it out of the statement")
     vm.tensors.caught = True
 
 
 def note_op(vm: Interpreter) -> None:
-    """Note that an operation joins the graph, in case the program would catch an error of it."""
+    """Note that an operation joins the graph, and whether the program would catch an error of it."""
     tensors = vm.tensors
     if not tensors.guarded:
         tensors.guarded = _is_guarded(vm)
 
 
 def note_read(vm: Interpreter, args: Args) -> None:
-    """Note that residual code will read a number from a tensor. On a GPU the read raises errors of earlier kernels.
+    """Note that residual code will read a number from a tensor. For a tensor on a GPU, the read raises errors of
+    earlier kernels.
 
     Raises:
         Break: the program catches the error, and the frame cannot be run in eager to raise it there.
@@ -130,7 +132,7 @@ def note_read(vm: Interpreter, args: Args) -> None:
 
 
 def note_deferred(vm: Interpreter, fn: object, runs: bool) -> None:
-    """Note that a call is deferred until after the graph; `runs`: it runs code of the program.
+    """Note that a call is deferred until after the graph; `runs`: whether the call runs code of the program.
 
     Raises:
         Break: the program catches an error that the call may raise.
@@ -147,19 +149,19 @@ def note_deferred(vm: Interpreter, fn: object, runs: bool) -> None:
 
 
 def _warnings_raise() -> bool:
-    """Whether a filter turns some warnings into errors."""
+    """Whether a warning filter turns some warnings into errors."""
     return any(each[0] == "error" for each in warnings.filters)
 
 
 def _error_filter_is_deferred(vm: Interpreter) -> bool:
-    """Whether a deferred call of the program installs such a filter."""
+    """Whether a deferred call of the program installs a warning filter that turns warnings into errors."""
     calls = [call for call in vm.effects.deferred if isinstance(call, Deferred)]
     calls = [call for call in calls if getattr(call.fn, "__module__", "") == "warnings"]
     return any("error" in (*call.args, *call.kwargs.values()) for call in calls)
 
 
 def on_gpu(device: torch.device) -> bool:
-    """Whether errors of kernels are reported later than the call that launched them."""
+    """Whether the device reports kernel errors only after the call that launched the kernel."""
     return device.type == "cuda"
 
 
@@ -168,7 +170,7 @@ def _is_guarded(vm: Interpreter) -> bool:
 
 
 def _is_caught(vm: Interpreter, errors: Errors, but: Errors = ()) -> bool:
-    """Whether a clause around the operation takes one of these errors; see `acts_on`."""
+    """Whether an `except` clause around the operation catches one of `errors`, and none of `but`; see `acts_on`."""
     # runs for each operation of the graph: most frames have no statement that could catch an error
     for frame in vm.frames:
         if frame.decoded.handlers and _is_caught_in(frame, errors, but):
@@ -177,7 +179,7 @@ def _is_caught(vm: Interpreter, errors: Errors, but: Errors = ()) -> bool:
 
 
 def _is_caught_in(frame: Frame, errors: Errors, but: Errors) -> bool:
-    """The same for the clauses of one frame, which is asked for each operation of the functions that it calls."""
+    """Whether an `except` clause of this frame catches one of the errors; the answer is cached per instruction."""
     key = (frame.pc, errors, but)
     known = frame.catching.get(key)
     if known is None:

@@ -1,5 +1,5 @@
-"""Completes a captured graph: drops unused nodes, and requires that the arguments of a writing graph
-share no memory.
+"""Completes a captured graph: drops unused nodes, and requires that arguments of a graph with writes share no
+memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from smelt.shapes.size import Size
 def finish_graph(
     tensors: Any, outputs: Sequence[TraceTensor], ambient: Ambient
 ) -> tuple[fx.GraphModule | None, list[Input], int]:
-    """Complete the graph: (module, inputs that it uses, number of operations); no module when nothing is computed."""
+    """Complete the graph; returns (module or None if nothing is computed, inputs that the graph uses, number of
+    operations).
+    """
     if tensors.contains_made_leaf(outputs):
         raise Break("a tensor that asked for gradients leaves the frame", "its gradient would not be seen outside")
     tensors.speculation.finish()
@@ -56,23 +58,23 @@ def finish_graph(
 
 
 def _roots_of_views(tensors: Tensors, outputs: Sequence[TraceTensor]) -> list[TraceTensor]:
-    """Tensors of which results are views at an offset that the program has read: further outputs, which keep that
-    layout.
+    """Roots of results that are views, if the program has read a storage offset in them; as outputs the roots keep
+    their layout.
     """
     shown, given = {id(t.storage_view.storage) for t in outputs}, {id(t) for t in outputs}
     return [whole for key, whole in tensors.kept_roots.items() if key in shown and id(whole) not in given]
 
 
 def _makes_inputs_require_grad(tensors: Tensors, inputs: Sequence[Input]) -> bool:
-    """Whether a write makes an input require gradients. All tensors that share its memory then do, as the program may
-    observe.
+    """Whether a write makes an input require gradients. All tensors that share the input's memory then require
+    gradients too, which the program may observe.
     """
     traced = (tensors.traced.get(id(i.tensor)) for i in inputs if isinstance(i.tensor, torch.Tensor))
     return any(t is not None and t.requires_grad and not tensors.real[id(t)].requires_grad for t in traced)
 
 
 def _by_owner(inputs: Sequence[Input]) -> tuple[list[Input], list[Input]]:
-    """(inputs that are given by callers, inputs that are members of modules)."""
+    """Split the inputs into (inputs from callers, inputs that are members of modules)."""
     members = [i for i in inputs if i.source.kind == native.MODULE_MEMBER]
     return [i for i in inputs if i.source.kind != native.MODULE_MEMBER], members
 
@@ -113,7 +115,7 @@ def _require_views_in_place(tensors: Tensors, given: Sequence[Input]) -> None:
     """Require that views among the arguments share their bases' memory: a write to either changes the history of both.
 
     Raises:
-        Break: a view was given other memory (`.data`), which the graph would take for another tensor.
+        Break: a view was assigned other memory (`.data`), which the graph would treat as another tensor.
     """
     views = [i for i in given if i.tensor.requires_grad and is_view(i.tensor)]
     if not views:
@@ -130,10 +132,11 @@ def _require_no_overlap(tensors: Tensors, group: Sequence[Input]) -> None:
 
 
 def _check_members(members: list[Input], written: list[Input]) -> None:
-    """Require that members of modules which share memory can be followed by the graph: one of them covers the others.
+    """Require that one of the module members that share written memory covers the others, so that the graph can
+    represent them as its views.
 
     Raises:
-        Break: none does.
+        Break: no member covers the others.
     """
     for group in overlapping([i.tensor for i in members]):
         involved = [members[i] for i in group]
@@ -165,7 +168,7 @@ def prune(tensors: Tensors) -> None:
 
 
 def _is_operation(node: fx.Node) -> bool:
-    """Whether a node counts as an operation: not an input, a mode switch or the unpacking of a tuple."""
+    """Whether a node is counted as an operation: it is not an input, a mode switch or the unpacking of a tuple."""
     if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
         return False
     if isinstance(node.meta.get("val"), (Size, Real)) or isinstance(node.target, EagerBoundary):

@@ -1,6 +1,7 @@
-"""The captured graph as a module: a torch.fx.GraphModule whose Python code is written only when it is first needed.
+"""The captured graph as a module: a torch.fx.GraphModule whose Python code is generated only when it is first needed.
 
-Autograd walks the nodes, so most captured graphs never become code; fx would write it at once (15 ms for BERT-base).
+Differentiation walks the nodes, so most captured graphs never become code; fx would generate it at once (15 ms for
+BERT-base).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class CapturedGraph(fx.GraphModule):
         return str(super().code)
 
     def forward(self, *args: object, **kwargs: object) -> Any:
-        """Write the code, then run it."""
+        """Generate the code of `forward`, then run it."""
         self._write()
         written: Any = type(self).__dict__["forward"]
         return written(self, *args, **kwargs)

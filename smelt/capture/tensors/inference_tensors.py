@@ -17,10 +17,10 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 class InferenceTensors:
-    """The trace tensors that stand for tensors of inference mode.
+    """The set of trace tensors that represent tensors made in inference mode.
 
     Attributes:
-        made: their storages, by identity.
+        made: the storages of these tensors, by identity.
     """
 
     def __init__(self) -> None:
@@ -37,13 +37,15 @@ class InferenceTensors:
         """Refuse a write to the tensor.
 
         Raises:
-            UserError: it was made in inference mode, which is off now.
+            UserError: the tensor was made in inference mode, which is off now.
         """
         if tensor in self:
             raise UserError(RuntimeError(_write_error()))
 
     def refusing_saves(self) -> AbstractContextManager[object]:
-        """A context for operators outside of inference mode: an error if autograd saves a tensor of inference mode."""
+        """A context for operators outside of inference mode, which raises an error if autograd saves a tensor of the
+        mode.
+        """
         if not self.made or torch_c.saved_tensor_hooks_disabled():
             return nullcontext()
         return saved_tensors_hooks(self._save, _unchanged)
@@ -59,7 +61,7 @@ def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _eager_error(run: Callable[[torch.Tensor], object]) -> str:
-    """The text of PyTorch's error when a program does this with a tensor of inference mode.
+    """The text of the error that PyTorch raises when `run` is applied to a tensor of inference mode.
 
     Obtained only when needed: PyTorch looks up symbols for the backtrace of an error, which brings several MiB of its
     libraries into memory.

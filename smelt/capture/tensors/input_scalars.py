@@ -1,7 +1,7 @@
 """Numbers that the program reads from its input tensors: `int(self.step)`, `scale.item()`.
 
-Such a tensor has not been written to since the frame began, so its element is known when the frame begins, like an
-argument: guarded at first, and an input of the graph once it was seen to change.
+If such a tensor has not been written to since the frame began, its element is known when the frame begins, like an
+argument: the element is guarded at first, and becomes an input of the graph once it has changed between calls.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 def number_at_entry(vm: Interpreter, tensor: TraceTensor) -> object:
-    """The number in an input tensor of one element; None when it is not known before the graph runs."""
+    """The number in an input tensor with one element; None if the number is not known before the graph runs."""
     real = vm.tensors.real.get(id(tensor))
     if real is None or real.numel() != 1 or real.dtype == torch.bool or real.dtype.is_complex:
         return None

@@ -1,4 +1,4 @@
-"""Symbolic numbers as arguments of graph nodes: the nodes that compute them from the graph's inputs."""
+"""Symbolic numbers as arguments of graph nodes: maps each number to a node that computes it from the graph's inputs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class NumberNodes:
 
     Args:
         append: creates a node at the end of the graph.
-        shown: for a symbol, the tensor method that returns it, with the method's arguments: a node, and for a size its
-            dimension.
+        shown: returns the tensor method that gives the value of a symbol, with the method's arguments: a node, and for
+            a size its dimension.
     """
 
     def __init__(self, append: Append, shown: Callable[[Any], tuple[str, tuple[object, ...]]]) -> None:
@@ -32,11 +32,11 @@ class NumberNodes:
         self._nodes: dict[str, fx.Node] = {}
 
     def given(self, number: Size | Real, node: fx.Node) -> None:
-        """Note that `node` is an input that is this number."""
+        """Note that the input `node` gives this number."""
         self._nodes[_key(number)] = node
 
     def known(self) -> dict[str, fx.Node]:
-        """The nodes so far, by the number's key."""
+        """The present nodes, by the keys of their numbers."""
         return dict(self._nodes)
 
     def restore(self, known: dict[str, fx.Node]) -> None:
@@ -97,8 +97,8 @@ _ON_SYMBOLS: dict[object, Callable[..., object]] = {
     math.sqrt: torch.sym_sqrt,
     operator.pow: pow,
 }
-"""Functions that a graph calls instead. `pow`, because fx would print the operator without parentheses: `-2 ** n` is
--(2 ** n).
+"""Functions that replace others as node targets. `pow` is replaced because fx prints the operator without parentheses:
+`-2 ** n` means -(2 ** n).
 """
 
 

@@ -1,8 +1,8 @@
-"""Modes that see each operator of the thread: `TorchFunctionMode`, `TorchDispatchMode`, and the default device.
+"""Modes that intercept each operator of the thread: `TorchFunctionMode`, `TorchDispatchMode`, and the default device.
 
-A graph calls other operators than the program does, which a mode would notice. So that a mode sees what it sees in
-eager, frames are not compiled while one is entered, and a graph ends where the program enters one. The default device,
-which torch implements as such a mode, is an exception: it is known, and nodes that make tensors name their device.
+A graph calls other operators than the program, which a mode would observe. Therefore frames are not compiled while such
+a mode is entered, and a graph ends where the program enters one. The default device, which torch implements as such a
+mode, is an exception: its effect is known, and nodes that make tensors name their device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from smelt.capture.core.registry import special
 
 
 def entered() -> bool:
-    """Whether this thread is in such a mode. The methods of the mode are excluded from compilation as well."""
+    """Whether this thread is in an operator mode other than the default device; the modes' methods are then excluded
+    from compilation.
+    """
     count = torch_c.dispatch_modes()
     modes = [torch_c.dispatch_mode_at(at) for at in range(count)]
     modes += [mode for mode in function_modes() if type(mode) is not DeviceContext]
@@ -39,8 +41,8 @@ def function_modes() -> list[object]:
 
 
 def only_devices() -> bool:
-    """Whether all `TorchFunctionMode`s of this thread are default devices: a guard on their count alone
-    is not enough.
+    """Whether all `TorchFunctionMode`s of this thread are default devices, which a guard on the number of modes does
+    not show.
     """
     return all(type(mode) is DeviceContext for mode in function_modes())
 
@@ -50,7 +52,7 @@ def only_devices() -> bool:
     *torch_c.MODE_SWITCHES,
 )
 def switch_mode(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """A mode begins or ends.
+    """End the graph where an operator mode begins or ends.
 
     Raises:
         Break: always.
@@ -63,7 +65,7 @@ def switch_mode(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 class DefaultDevices:
-    """The thread's default device as it was, to be restored."""
+    """The default device that the thread had when the object was made, which can be restored."""
 
     def __init__(self) -> None:
         self._modes = function_modes()
@@ -71,11 +73,11 @@ class DefaultDevices:
         self._current = torch.utils._device.CURRENT_DEVICE
 
     def differ(self) -> bool:
-        """Whether it differs now, or will differ when an open `with` statement ends."""
+        """Whether the default device differs now, or will differ when an open `with` statement ends."""
         return function_modes() != self._modes
 
     def restore(self) -> None:
-        """Restore it."""
+        """Restore the default device."""
         for _ in range(torch_c.torch_function_modes()):
             torch_c.pop_torch_function_mode()
         for mode in self._modes:
@@ -86,14 +88,14 @@ class DefaultDevices:
 
 @special(vars(torch.device)["__enter__"])
 def enter_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`with torch.device(...)`: tensors made inside are made on that device."""
+    """Captured form of entering `with torch.device(...)`: tensors are then made on that device."""
     vm.ambient.switch_device(torch.device.__enter__, args)
     return args[0]
 
 
 @special(vars(torch.device)["__exit__"])
 def leave_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """The end of `with torch.device(...)`."""
+    """Captured form of leaving `with torch.device(...)`."""
     given = (args[0], None, None, None)  # torch ignores the exception's arguments
     vm.ambient.switch_device(torch.device.__exit__, given)
 
@@ -108,5 +110,5 @@ def set_default_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(torch.get_default_device)
 def get_default_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> torch.device:
-    """`torch.get_default_device()`: the caller's default device is guarded."""
+    """Captured form of `torch.get_default_device()`: the default device at the start of the frame is guarded."""
     return torch.get_default_device()

@@ -1,5 +1,5 @@
-"""Numbers that a graph reads from tensors (see `graph.trace.unbacked`): which node gives each, and how residual code
-does.
+"""Numbers that a graph reads from tensors (see `graph.trace.unbacked`), and the nodes and residual code that
+give them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Read:
-    """One number: the value of `tensor`, or its size in `dim`.
+    """The origin of one number: the value of `tensor` if `dim` is None, else its size in dimension `dim`.
 
     Attributes:
-        version: the tensor's version when the number was read; it may be written to later.
+        version: the tensor's version when the number was read; the tensor may be written to later.
         node: the node that read the number.
     """
 
@@ -43,7 +43,7 @@ class Reads:
     """The numbers that one capture reads.
 
     Attributes:
-        known: numbers by what was read.
+        known: numbers, by a key for the contents that were read.
         found: how each number was read, by the number's name.
     """
 
@@ -87,7 +87,7 @@ class Reads:
         return new
 
     def record(self, node: fx.Node, new: list[tuple[Size | Real, Read]], out: object) -> None:
-        """Note that `node` read these numbers and gives `out`."""
+        """Note that `node`, whose result is `out`, read these numbers."""
         for number, read in new:
             read.node = node
             node.meta.setdefault("origin", leaf_of(number).origin)
@@ -99,7 +99,7 @@ class Reads:
         """The tensor method that gives a number in the graph, and its arguments.
 
         Raises:
-            Break: no tensor of the graph has it: it exists only inside an operator.
+            Break: no tensor of the graph contains the number, which exists only inside an operator.
         """
         read = self.found[name_of(number)]
         node = self.tensors.nodes.get(id(read.tensor))
@@ -108,14 +108,15 @@ class Reads:
         return ("item", (node,)) if read.dim is None else ("size", (node, read.dim))
 
     def shows(self, read: Read) -> bool:
-        """Whether the graph has the tensor, with the value that was read."""
+        """Whether the graph has the tensor and the tensor still contains the value that was read."""
         return id(read.tensor) in self.tensors.nodes and version(read.tensor) == read.version
 
     def exposed(self, number: object) -> tuple[TraceTensor, int | None]:
-        """A tensor that gives the number at the end of the graph, and the dimension whose size it is (None: the value).
+        """(tensor, dim): a tensor that gives the number at the end of the graph, by its size in `dim`, or by its value
+        if `dim` is None.
 
         Raises:
-            Restart: there is none; the graph has to end where the number was read.
+            Restart: there is no such tensor; the graph has to end where the number was read.
         """
         read = self.found.get(name_of(number))
         if read is None or read.node is None or id(read.tensor) not in self.tensors.nodes:
@@ -146,12 +147,12 @@ def name_of(number: object) -> str:
 
 
 def version(tensor: TraceTensor) -> tuple[int, int]:
-    """A pair that changes with every write, whether PyTorch or the trace counts it."""
+    """A pair of counters that changes with every write to the tensor, whether PyTorch or the trace counts the write."""
     return version_of(tensor), tensor.storage_view.storage.version
 
 
 def _result_of_size(out: object, number: object) -> tuple[TraceTensor, int] | None:
-    """(tensor, dim) of a result whose size is the number."""
+    """(tensor, dim) of the first tensor in a result whose size in `dim` is the number; None if there is none."""
     for each in out if isinstance(out, (list, tuple)) else [out]:
         if type(each) is TraceTensor:
             for dim, size in enumerate(each.storage_view.layout.val.shape):

@@ -1,5 +1,5 @@
-"""PyTorch's default generators, which are wound back where a graph that draws from them fails and its frame is
-repeated.
+"""PyTorch's default generators, whose states are restored if a graph that draws from them fails and its frame
+is rerun.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from smelt.base.class_tables import isinstance
 
 
 def drawn_from(nodes: Iterable[fx.Node]) -> tuple[torch.device, ...] | None:
-    """The devices whose default generators these nodes draw from; None when they may use other generators."""
+    """The devices whose default generators these nodes draw from; None if the nodes may use other generators."""
     found: dict[torch.device, None] = {}
     for node in nodes:
         device = getattr(node.meta.get("val"), "device", None)
@@ -24,14 +24,14 @@ def drawn_from(nodes: Iterable[fx.Node]) -> tuple[torch.device, ...] | None:
 
 
 def _has_generator_argument(node: fx.Node) -> bool:
-    """Whether a generator is an argument."""
+    """Whether one of the node's arguments is a generator."""
     if node.kwargs.get("generator") is not None:
         return True
     return any(isinstance(each, torch.Generator) for each in (*node.args, *node.kwargs.values()))
 
 
 def default_generators(devices: Iterable[torch.device]) -> list[torch.Generator]:
-    """The default generators of some devices. Each device has one, for the lifetime of the process."""
+    """The default generators of the devices. Each device has one generator for the lifetime of the process."""
     return list(map(_default_generator, devices))
 
 

@@ -42,25 +42,25 @@ if TYPE_CHECKING:
     from smelt.capture.tensors.tensors import Input, Tensors
 
 MAX_SPECULATED_VERSIONS = 3
-"""Versions of one compile site from which on values are no longer assumed."""
+"""Maximum number of versions of one compile site for which values are assumed."""
 
 MAX_ASSUMED_ELEMENTS = 1024
-"""Elements of the largest tensor whose values are assumed."""
+"""Maximum number of elements of a tensor whose values are assumed."""
 
 MAX_GUARD_NODES = 64
-"""Nodes of the longest computation that a guard repeats."""
+"""Maximum number of nodes of a computation that a guard repeats."""
 
 MAX_COMPUTED_ELEMENTS = 1 << 24
-"""Elements of the largest tensor that such a computation makes."""
+"""Maximum number of elements of a tensor that such a computation makes."""
 
 MAX_FLOAT_INPUT_ELEMENTS = 256
-"""Elements of the largest floating point argument whose values are compared: labels and padding are small."""
+"""Maximum number of elements of a floating point argument whose values are compared: labels and padding are small."""
 
 PICKING_OPS = frozenset(
     {"getitem", "__getitem__", "select", "narrow", "unbind", "split", "chunk"}
     | {"view", "reshape", "flatten", "squeeze", "unsqueeze", "expand", "detach", "clone", "contiguous"}
 )
-"""Operators that may be applied to floating point arguments before these are compared with something."""
+"""Operators that may be applied to floating point arguments before the results are compared with other values."""
 
 METADATA_ONLY_METHODS = frozenset(
     {"expand_as", "view_as", "reshape_as", "type_as", "new_zeros", "new_ones", "new_full", "new_tensor"}
@@ -69,13 +69,13 @@ METADATA_ONLY_METHODS = frozenset(
 
 
 class CannotAssume(Exception):
-    """These values cannot be assumed."""
+    """Raised if values cannot be assumed."""
 
 
 @dataclass(frozen=True)
 class AssumedValue:
-    """A value that was assumed: the result of `question` on a node's value, when `after` was the last node of the
-    graph.
+    """An assumed value: `found` is the result of `question` on a node's value, at the time when `after` was the last
+    node of the graph.
     """
 
     node: fx.Node
@@ -89,10 +89,10 @@ class Speculation:
 
     Args:
         tensors: the capture's tensors.
-        allowed: False: every question for values ends the graph.
+        allowed: whether values may be assumed; if not, every operation that needs values ends the graph.
 
     Attributes:
-        assume_values: assume values also where the graph could read them.
+        assume_values: whether values are assumed even where the graph could read them.
     """
 
     def __init__(self, tensors: Tensors, allowed: bool) -> None:
@@ -104,7 +104,7 @@ class Speculation:
         self._needed: set[fx.Node] = set()
 
     def value(self, tensor: TraceTensor) -> torch.Tensor | None:
-        """A real tensor with the values of `tensor`, known or assumed; None: they stay unknown."""
+        """A real tensor with the known or assumed values of `tensor`; None if they stay unknown."""
         known = known_value(tensor)
         if known is not None:
             return known
@@ -113,7 +113,7 @@ class Speculation:
         return self._assume(tensor, _itself)
 
     def count(self, mask: TraceTensor) -> int | None:
-        """The number of nonzero elements of `mask`, known or assumed; None if it stays unknown."""
+        """The known or assumed number of nonzero elements of `mask`; None if it stays unknown."""
         found = self._assume(mask, torch.count_nonzero)
         return None if found is None else int(found)
 
@@ -141,12 +141,12 @@ class Speculation:
         return self._assumed[key].found
 
     def _is_worth_assuming(self, question: Callable[[torch.Tensor], torch.Tensor], found: torch.Tensor) -> bool:
-        """Whether the value is worth a version of its own; one that has changed before may be left for the graph to
-        read.
+        """Whether capture should assume the value and compile a version for it; the graph may instead read a value that
+        has changed before.
         """
         vm = self.tensors.vm
         asked = (str(vm.where()), question)
-        self._times[asked] += 1  # a line in a loop asks more than once
+        self._times[asked] += 1  # a line in a loop may need several values
         same = vm.sizes.changes.look_at_value((*asked, self._times[asked]), found.tolist())
         return not self.prefers_reads or (same and vm.sizes.dynamic is not True)
 
@@ -162,7 +162,7 @@ class Speculation:
     # -- computing ----------------------------------------------------------------------------------------------------
 
     def _run(self, program: list[fx.Node]) -> dict[fx.Node, Any]:
-        """The real values of the nodes of `program`, as `_program` gives it."""
+        """Compute the real values of the nodes of `program`, a result of `_program`."""
         writes = not self.tensors.mutated.isdisjoint(program)
         values = {} if writes else self._computed  # earlier values are out of date where something was written
         for each in program:
@@ -180,7 +180,7 @@ class Speculation:
         """The nodes that `node` depends on, in order, with the writes so far to their memory.
 
         Raises:
-            CannotAssume: they are too many, or not a function of values that may be assumed.
+            CannotAssume: there are too many nodes, or they depend on values that may not be assumed.
         """
         needed: set[fx.Node] = set()
         waiting = [node]
@@ -209,8 +209,8 @@ class Speculation:
         return [each for each in self.tensors.graph.nodes if each in needed]
 
     def _is_data(self, node: fx.Node) -> bool:
-        """Whether it is a floating point argument: unlike masks, ids and tensors of modules, it differs from call to
-        call.
+        """Whether a node is a floating point argument, which differs from call to call, unlike masks, ids and tensors
+        of modules.
         """
         if node.op != "placeholder":
             return False
@@ -245,7 +245,7 @@ class Speculation:
                 raise CannotAssume
 
     def _assume_sizes(self, node: fx.Node, found: torch.Tensor) -> None:
-        """Note the sizes of a tensor whose values are guarded: the guard covers them as well."""
+        """Note the sizes of a tensor whose values are guarded: the guard on the values covers the sizes as well."""
         shape: Any = node.meta["val"].shape
         for size, number in zip(shape, found.shape, strict=True):
             if is_unbacked(size):
@@ -254,14 +254,14 @@ class Speculation:
     # -- the guard ---------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Add the guard for everything that was assumed."""
+        """Add the guard for all assumed values."""
         if not self._assumed:
             return
         needed = self._needed
         fetch = self.tensors.vm.guards.fetch
         inputs = sorted((self._input(n) for n in needed if n.op == "placeholder"), key=lambda i: fetch(i.source))
         if not inputs:
-            return  # it depends on constants of the program alone
+            return  # the assumed values depend only on constants of the program
         graph = Graph()
         copies: dict[fx.Node, fx.Node] = {}
 
@@ -289,16 +289,16 @@ class Speculation:
 
 
 class ValuesHold:
-    """A guard: computed from these inputs, the values are those that capture assumed.
+    """A guard that the values computed from the given inputs equal the values that capture assumed.
 
     Masks and lengths are often equal from call to call. Inputs that passed are copied; when the next inputs equal them,
     nothing is computed. Inputs that keep changing are no longer copied.
     """
 
     MAX_KEPT_ELEMENTS = 1 << 16
-    """Elements of all inputs together up to which they are copied."""
+    """Maximum number of elements of all inputs together for which the inputs are copied."""
     MAX_TRIES = 3
-    """Calls with other inputs after which none are copied."""
+    """Number of calls with changed inputs after which inputs are no longer copied."""
 
     def __init__(self, program: fx.GraphModule, expected: tuple[torch.Tensor, ...]) -> None:
         self.program, self.expected = program, expected
@@ -318,7 +318,7 @@ class ValuesHold:
             set_grad_enabled(False)
         try:
             found = self.program.forward(*inputs)
-        except (RuntimeError, IndexError):  # not even the shapes fit
+        except (RuntimeError, IndexError):  # for example because the shapes do not fit
             return False
         finally:
             if recording:
@@ -339,7 +339,9 @@ class ValuesHold:
 
     @staticmethod
     def _equal_numbers(found: Sequence[torch.Tensor], numbers: Sequence[tuple[torch.dtype, int]]) -> bool:
-        """`_equal` for tensors that are one number each, such as lengths: it takes a third of the time."""
+        """Whether CPU tensors with one number each, such as lengths, equal `numbers`; takes a third of the time of
+        `_equal`.
+        """
         for tensor, (dtype, number) in zip(found, numbers, strict=True):
             if tensor.ndim or not tensor.is_cpu or tensor.dtype is not dtype or tensor.item() != number:
                 return False
@@ -356,7 +358,9 @@ class ValuesHold:
 
 
 class _PureOnly(TorchDispatchMode):
-    """Lets operators pass that are functions of their arguments: they draw no random numbers and write nothing."""
+    """A mode that refuses operators that draw random numbers, so that results depend only on the operators'
+    arguments.
+    """
 
     def __torch_dispatch__(
         self,
@@ -371,7 +375,7 @@ class _PureOnly(TorchDispatchMode):
 
 
 def _itself(value: torch.Tensor) -> torch.Tensor:
-    """A copy of what the tensor holds now: it may be written to later."""
+    """A copy of the tensor, which may be written to later."""
     return value.clone()
 
 
@@ -404,7 +408,7 @@ def _without_values(node: fx.Node, stand_in: Callable[..., Any]) -> tuple[fx.nod
 
 
 def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor of that shape over a single element."""
+    """A tensor of the given shape whose elements all share one zero in memory."""
     return torch.zeros((), dtype=dtype, device=device).expand(shape)
 
 

@@ -27,10 +27,10 @@ from smelt.graph.trace.trace import TraceTensor
 def static_form(
     vm: Interpreter, target: object, args: Args, kwargs: Mapping[str, object], method: str | None = None
 ) -> Any:
-    """The result of the call in a form whose shapes are known; NotImplemented when values stay unknown.
+    """The result of the call in a form whose shapes are known; NotImplemented if the needed values stay unknown.
 
     Raises:
-        Break, UserError: as any call of torch.
+        Break, UserError: as for other calls of torch.
     """
     name = getattr(target, "__name__", "")
     form = STATIC_FORMS.get(name)
@@ -56,7 +56,7 @@ def _leaves(value: object) -> list[int]:
 
 
 def _numbers(vm: Interpreter, value: Any) -> Any:
-    """`value`, nested, with numbers in place of integer tensors without dimensions, where their values are known."""
+    """The nested `value` with 0-dimensional integer tensors replaced by numbers, if their values are known."""
     kind = type(value)
     if kind is TraceTensor:
         if value.dim() or value.dtype.is_floating_point or value.dtype is torch.bool:
@@ -73,7 +73,9 @@ def _numbers(vm: Interpreter, value: Any) -> Any:
 
 
 def _indices(vm: Interpreter, mask: TraceTensor) -> tuple[object, ...] | None:
-    """The indices of a mask's true elements, one tensor for each dimension; None where their number is unknown."""
+    """The indices of a mask's true elements, one tensor for each dimension; None if the number of elements is
+    unknown.
+    """
     count = vm.tensors.speculation.count(mask)
     if count is None:
         return None
@@ -82,7 +84,7 @@ def _indices(vm: Interpreter, mask: TraceTensor) -> tuple[object, ...] | None:
 
 
 def _getitem(vm: Interpreter, tensor: TraceTensor, key: object) -> object:
-    """`tensor[mask]`, `tensor[mask, ...]`"""
+    """Static form of `tensor[mask]` and `tensor[mask, ...]`."""
     if any(map(_is_flag, _items(key))):
         return vm.tensors.run(operator.getitem, _with_flag_dimensions(vm, tensor, key), {})
     index = _index(vm, key)
@@ -93,7 +95,7 @@ def _getitem(vm: Interpreter, tensor: TraceTensor, key: object) -> object:
 
 
 def _setitem(vm: Interpreter, tensor: TraceTensor, key: object, value: object) -> object:
-    """`tensor[mask, ...] = values`"""
+    """Static form of `tensor[mask, ...] = values`."""
     if any(map(_is_flag, _items(key))):
         vm.tensors.run(operator.setitem, (*_with_flag_dimensions(vm, tensor, key), value), {})
         return NO_RESULT
@@ -109,13 +111,13 @@ def _items(key: object) -> tuple[object, ...]:
 
 
 def _is_flag(item: object) -> bool:
-    """Whether it is a mask without dimensions."""
+    """Whether an index item is a 0-dimensional mask."""
     return type(item) is TraceTensor and item.dtype in (torch.bool, torch.uint8) and not item.dim()
 
 
 def _with_flag_dimensions(vm: Interpreter, tensor: TraceTensor, key: object) -> tuple[TraceTensor, tuple[object, ...]]:
-    """The tensor and the index, with a new dimension of size 1 for each mask without dimensions, which keeps or drops
-    it.
+    """The tensor and the index with a new dimension of size 1 for each 0-dimensional mask, which then selects or drops
+    that dimension's element.
     """
     items = _items(key)
     for at, item in enumerate(items):
@@ -128,7 +130,7 @@ def _with_flag_dimensions(vm: Interpreter, tensor: TraceTensor, key: object) -> 
 
 
 def _masks_fit(tensor: TraceTensor, key: object) -> bool:
-    """Whether each mask has the sizes of the dimensions that it selects from: its indices alone would not show that."""
+    """Whether each mask has the same sizes as the dimensions that it selects from, which its indices would not show."""
     items = _items(key)
     for at, item in enumerate(items):
         if type(item) is TraceTensor and item.dtype in (torch.bool, torch.uint8):
@@ -140,8 +142,8 @@ def _masks_fit(tensor: TraceTensor, key: object) -> bool:
 
 
 def _index(vm: Interpreter, key: object) -> tuple[object, ...] | None:
-    """An index with indices in place of its masks and numbers in place of its tensors; None where none of them is
-    known.
+    """The index with masks replaced by index tensors, and 0-dimensional tensors by numbers; None if a mask is unknown
+    or nothing is replaced.
     """
     given = _items(key)
     whole: list[Any] = []
@@ -216,7 +218,7 @@ def _one_hot(vm: Interpreter, tensor: TraceTensor, num_classes: int = -1) -> obj
 
 
 def _item(vm: Interpreter, tensor: TraceTensor) -> object:
-    """`tensor.item()` and the conversions of Python."""
+    """Static form of `tensor.item()` and of Python's number conversions."""
     number = number_at_entry(vm, tensor)
     if number is not None:
         return number
@@ -231,8 +233,8 @@ def _tolist(vm: Interpreter, tensor: TraceTensor) -> object:
 
 
 def _listed(vm: Interpreter, tensor: TraceTensor) -> object:
-    """The elements as nested lists of numbers that the graph reads one by one; None if too many, or
-    the graph cannot.
+    """The elements as nested lists of numbers that the graph reads one by one; None if there are too many, or the graph
+    cannot read them.
     """
     reads = vm.values.are_read and vm.tensors is vm.outermost
     if not reads or is_opaque(tensor) or tensor.dtype is torch.bool or tensor.dtype.is_complex:
@@ -272,7 +274,7 @@ def _allclose(vm: Interpreter, input: TraceTensor, other: TraceTensor, *args: ob
 
 
 def _truth(vm: Interpreter, condition: TraceTensor, asked: str) -> object:
-    """The truth value of a tensor as the answer of a function, on which a branch may depend."""
+    """The truth value of a tensor as the result of a function, on which a branch may depend."""
     known = _is_nonzero(vm, condition)
     if known is not None or not vm.control.branches or not vm.tensors.branches or vm.tensors is not vm.outermost:
         return known
@@ -281,16 +283,16 @@ def _truth(vm: Interpreter, condition: TraceTensor, asked: str) -> object:
 
 
 def _tensor_split(vm: Interpreter, tensor: TraceTensor, sections: object, dim: int = 0) -> object:
-    """`torch.tensor_split(tensor, indices)` with the indices in a tensor"""
+    """Static form of `torch.tensor_split(tensor, indices)` with the indices in a tensor."""
     values = vm.tensors.speculation.value(sections) if type(sections) is TraceTensor else None
     return None if values is None else vm.tensors.run(torch.tensor_split, (tensor, values.tolist(), dim), {})
 
 
 NO_RESULT = object()
-"""Returned by a form that has done all that the call does and has no result."""
+"""Returned by a static form that has made all effects of a call without a result."""
 
 MAX_LISTED_ELEMENTS = 64
-"""Elements of the largest tensor whose list becomes numbers that the graph reads."""
+"""Maximum number of elements of a tensor whose list becomes numbers that the graph reads."""
 
 STATIC_FORMS: dict[str, Callable[..., Any]] = {
     "getitem": _getitem,

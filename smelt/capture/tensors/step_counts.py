@@ -12,7 +12,7 @@ from smelt.capture.core.interface import Interpreter
 
 
 class StepCounts:
-    """The counts of one capture. Counts that are equal now must stay equal."""
+    """The step counts of one capture. A guard requires that counts which are equal during capture stay equal."""
 
     def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
@@ -32,7 +32,7 @@ class StepCounts:
 
 
 class _Equal:
-    """A guard: all of these tensors hold the same number."""
+    """A guard that all of the given tensors contain the same number."""
 
     __name__ = "equal step counts"
     shortcut = native.SHORT_EQUAL_NUMBERS

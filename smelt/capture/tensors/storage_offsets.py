@@ -33,7 +33,7 @@ def as_strided(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(torch.as_strided_copy, aten.as_strided_copy, aten.as_strided_copy.default)
 def as_strided_copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """A row-major copy of `torch.as_strided`."""
+    """Captured form of `torch.as_strided_copy`: a row-major copy of the view that `torch.as_strided` gives."""
     if kwargs.get("out") is not None:
         raise Break("torch.as_strided_copy(out=)", "its offset counts from the beginning of a storage")
     view = as_strided(vm, args, {name: value for name, value in kwargs.items() if name != "out"})
@@ -47,7 +47,7 @@ def as_strided_scatter(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def scatter_strided(vm: Interpreter, input: object, src: object, *where: object, **named: object) -> object:
-    """`as_strided_scatter` of these arguments, whose offset counts from the beginning of the storage."""
+    """The result of `as_strided_scatter` for arguments whose offset counts from the beginning of the storage."""
     if named.pop("out", None) is not None:
         raise Break("torch.as_strided_scatter(out=)", "its offset counts from the beginning of a storage")
     if type(input) is TraceTensor and type(src) is TraceTensor:
@@ -69,7 +69,9 @@ def _strided_arguments(
 
 @special(torch.view_as_complex, aten.view_as_complex, aten.view_as_complex.default)
 def view_as_complex(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch.view_as_complex(x)`, which refuses a storage offset that is not a multiple of a complex number."""
+    """Captured form of `torch.view_as_complex(x)`, which refuses a storage offset of x that is an odd number of
+    elements.
+    """
     for given in (*args, *kwargs.values()):
         if type(given) is TraceTensor:
             require_aligned_offset(vm, given, 2 * given.itemsize)
@@ -78,7 +80,7 @@ def view_as_complex(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(aten.view, aten.view.dtype)
 def view(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`aten.view` called as an operator: to another dtype, or to another shape."""
+    """Captured form of the operator `aten.view`, which views a tensor as another dtype or another shape."""
     args = tuple(map(vm.effects.plain, args))
     require_aligned_view(vm, args, kwargs)
     return vm.tensors.run(aten.view, args, kwargs)
@@ -87,7 +89,7 @@ def view(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 def require_aligned_view(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """End the graph where eager refuses `view(x, dtype)` because of x's storage offset.
 
-    The graph may give x another layout, in which the offset no longer shows this.
+    The graph may give x another layout, and then eager's error would not occur.
     """
     dtype = next((each for each in (*args[1:], *kwargs.values()) if type(each) is torch.dtype), None)
     if dtype is not None and type(args[0]) is TraceTensor and dtype.itemsize > args[0].itemsize:
@@ -97,7 +99,8 @@ def require_aligned_view(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 def require_aligned_offset(vm: Interpreter, tensor: TraceTensor, size: int) -> None:
     """End the graph where a tensor's storage offset is not a multiple of `size` bytes.
 
-    For an input, a guard holds either that its offset is a multiple, or, if it is not, its exact offset.
+    For an input, a guard requires that the offset stays a multiple if it is one now, and otherwise that it stays the
+    same.
     """
     whole = _root_tensor(vm, tensor)
     if whole is None:
@@ -128,7 +131,9 @@ def relative_to_input(
 
 
 def _root_tensor(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
-    """The root tensor of this tensor's storage: the input or result with which that memory came into the graph."""
+    """The root tensor of a tensor's storage: the input or result by which the memory entered the graph; None if the
+    graph has none.
+    """
     root = tensor.storage_view.storage.root
     return next((made for _, made in vm.tensors.made_tensors() if made.storage_view is root), None)
 
@@ -146,7 +151,7 @@ _ONLY_INPUTS = "a graph reads no memory beside its inputs"
 
 
 def _require_in_bounds(vm: Interpreter, input: TraceTensor, size: Any, stride: Any, first: Any) -> None:
-    """End the graph where some elements lie outside of the tensor with which the memory came into the graph."""
+    """End the graph if `as_strided` would read elements outside of the tensor by which the memory entered the graph."""
     root = input.storage_view.storage.root
     if root is None or not isinstance(size, (list, tuple)) or not isinstance(stride, (list, tuple)):
         return  # the operator raises the error
@@ -158,7 +163,7 @@ def _require_in_bounds(vm: Interpreter, input: TraceTensor, size: Any, stride: A
     val, at = whole.layout.val, first - whole.layout.offset
     if any(same(n, 0) for n in size):
         return
-    if is_dense(val.shape, val.stride):  # whether sizes suffice becomes a guard, as in tracing
+    if is_dense(val.shape, val.stride):  # the comparison of symbolic sizes becomes a guard, as in tracing
         inside = bool(at >= 0) and bool(reach(size, stride, at) <= val.numel)
     else:
         inside = lies_within(size, stride, at, val)
@@ -173,11 +178,12 @@ def _readable_view(tensor: TraceTensor, root: StorageView) -> StorageView:
 
 
 def storage_offset(vm: Interpreter, tensor: TraceTensor) -> object:
-    """The storage offset of a tensor, in elements: guarded for an input, counted from the input's for a view of one.
+    """The storage offset of a tensor, in elements. It is guarded for an input; for a view of an input it is computed
+    from the input's offset.
 
-    For a tensor that the graph makes it is the number that eager gives. The program may then use it to read
-    neighbouring elements, here or outside: where such a view leaves the graph, its root becomes a result as well, so
-    that it keeps this layout.
+    For a tensor that the graph makes, it is the same number as in eager. The program may use it to read neighbouring
+    elements, even after the graph: if such a view leaves the graph, its root becomes a result as well, so that the root
+    keeps its layout.
     """
     real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
     if real is None or source is None:

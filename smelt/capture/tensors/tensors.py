@@ -52,15 +52,15 @@ INDEXING = (operator.getitem, operator.setitem)
 """Functions whose second argument is an index."""
 
 TRACED = classes(TraceTensor, Pullback, Around, Entered)
-"""Types of values that nodes make: tensors, and what else a graph passes from one node to the next."""
+"""Types of values that nodes make: tensors, and other values that a graph passes from one node to the next."""
 
 READABLE = classes(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-"""Tensor classes that a graph may hold."""
+"""Classes of tensors that a graph may take as inputs."""
 
 
 @dataclass(slots=True)
 class Input:
-    """A graph input: the real tensor (or number) of this capture, where it comes from, and its placeholder."""
+    """A graph input: the real tensor (or number) of this capture, its source and its placeholder."""
 
     tensor: Any
     source: Source
@@ -68,25 +68,29 @@ class Input:
 
 
 class Tensors:
-    """Which node makes each trace tensor, and which real tensor each input stands for.
+    """The graph of a capture, with the node that makes each trace tensor and the real tensor that each input
+    represents.
 
     Attributes:
-        graph: the graph so far.
-        inputs: in the order of the placeholders.
+        graph: the graph under construction.
+        inputs: the graph inputs, in the order of the placeholders.
         made: the traced value that each node made.
-        writers: the nodes that wrote to a storage, by its identity.
+        writers: the nodes that wrote to a storage, by the storage's identity.
         mutated: the nodes that write to a tensor in place.
-        region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
-        draws_anew: the recomputation of that `checkpoint` call draws other random numbers.
+        region: number of the `checkpoint` call that the program is in, or None; becomes `node.meta["checkpoint"]`.
+        draws_anew: whether the recomputation of that `checkpoint` call draws other random numbers.
         drawing_otherwise: nodes that draw in nested `checkpoint` calls of which exactly one draws anew.
         drawing: nodes that draw random numbers.
-        checks: nodes that only raise; looking: nodes that raise for some values.
-        asserts: some of the checks stand for errors of the program's own.
-        caught: the program catches an error that only the values of a call decide.
-        guarded: the program would catch an error of an operation; read_guarded: of a number that it reads from a GPU.
-        branches: whether branches on tensors' values may become nodes here, see `conditionals`.
-        inner: tensors of functions that transforms have run (`transform_body`), with the step that ran them.
-        born: the step at which each tensor of a node was made, by identity.
+        checks: nodes that only raise an error.
+        looking: nodes that raise an error for some values.
+        asserts: whether some of the checks replace errors that the program itself raises.
+        caught: whether the program catches an error that depends on tensors' values.
+        guarded: whether the program would catch an error of an operation.
+        read_guarded: whether the program would catch an error of reading a number from a GPU.
+        branches: whether branches on tensors' values may become nodes in this graph, see `conditionals`.
+        inner: identities of tensors of functions that transforms have run (`transform_body`), with the step that ran
+            them.
+        born: the step at which each tensor that a node makes was made, by identity.
         spent: the autograd nodes that a backward in the function has used up, by identity.
         inference: the trace tensors that were made in inference mode.
         kept_roots: roots of views whose storage offset the program has read, by the identity of the storage.
@@ -150,12 +154,14 @@ class Tensors:
         return torch.Tensor if real is None else type(real)
 
     def stand_in(self, tensor: TraceTensor) -> torch.Tensor:
-        """A real tensor that answers isinstance and similar checks as the traced one would."""
+        """A real tensor for which isinstance and similar checks give the same results as for the traced one in
+        eager.
+        """
         real = self.real.get(id(tensor))
         return torch.empty(0, dtype=tensor.dtype) if real is None else real
 
     def read(self, value: torch.Tensor, source: Source) -> TraceTensor:
-        """The trace tensor of a real tensor met at `source`, which becomes an input of the graph."""
+        """The trace tensor of a real tensor that was read from `source`; the tensor becomes an input of the graph."""
         if type(value) not in READABLE:
             raise Break(f"a tensor of class {type(value).__name__}", "only plain tensors can be graph inputs")
         try:
@@ -184,7 +190,7 @@ class Tensors:
         return traced
 
     def read_number(self, value: int | float, size: Size | Real, source: Source) -> object:
-        """A number that differs between calls, met at `source`, as an input of the graph."""
+        """A number that was read from `source` and differs between calls, as an input of the graph."""
         self.vm.guards.check(source, native.TYPE_IS, type(value))
         node = self._placeholder(source, size)
         self.inputs.append(Input(value, source, node))
@@ -192,7 +198,7 @@ class Tensors:
         return to_torch(size)
 
     def given(self, value: object, source: Source) -> fx.Node:
-        """An object that is no tensor as an input, for a node that takes it unchanged."""
+        """The placeholder of an object that is not a tensor, for a node that takes the object unchanged."""
         known = next((each.node for each in self.inputs if each.tensor is value), None)
         if known is None:
             known = self._placeholder(source, None)
@@ -200,7 +206,7 @@ class Tensors:
         return known
 
     def prologue_input(self, value: Any, source: Source, number: Size | Real | None) -> fx.Node:
-        """A tensor or number that the prologue makes, as an input of the graph."""
+        """The placeholder of a tensor or number that the prologue makes."""
         node = self._placeholder(source, meta_of(value) if number is None else number)
         self.inputs.append(Input(value, source, node))
         return node
@@ -215,7 +221,7 @@ class Tensors:
         return id(tensor.storage_view.storage) in self._owners
 
     def forbid_writes(self, tensor: TraceTensor) -> None:
-        """Refuse later writes to the tensor: it shares its memory with something that the graph does not see."""
+        """Refuse later writes to the tensor, which shares memory with an object outside of the graph."""
         self._shared.add(id(tensor.storage_view.storage))
 
     def _placeholder(self, source: Source, val: object) -> fx.Node:
@@ -232,7 +238,7 @@ class Tensors:
         return node
 
     def _append(self, kind: str, target: object, args: Args, kwargs: Kwargs | None = None) -> fx.Node:
-        """Append a node to the graph. Inputs go before the first node that is not one."""
+        """Append a node to the graph, and note the first node that is not an input."""
         node = self.graph.create_node(kind, target, args, kwargs or {})
         if self._first is None:  # the first node may be a mode switch
             self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
@@ -245,7 +251,7 @@ class Tensors:
         return "size", (next(i.node for i in self.inputs if i.source is whole), source.key)
 
     def own(self, tensor: TraceTensor, node: fx.Node) -> None:
-        """Note that the node makes the tensor."""
+        """Note that `node` makes `tensor`."""
         self.nodes[id(tensor)] = node
         self.made[node] = tensor
         self.born[id(tensor)] = self.vm.step
@@ -256,14 +262,14 @@ class Tensors:
         return ((node, value) for node, value in self.made.items() if type(value) is TraceTensor)
 
     def has_node(self, value: object) -> bool:
-        """Whether a node makes this value, in this graph or one around it."""
+        """Whether a node makes this value, in this graph or an enclosing one."""
         return id(value) in self.nodes
 
     def node_outside(self, value: object) -> fx.Node:
         """The node of a value that this graph does not make.
 
         Raises:
-            Break: no graph makes it.
+            Break: no graph makes the value.
         """
         self.refuse_inner(value)
         raise Break("a tensor of unknown origin", "it was made where capture could not see it")
@@ -272,7 +278,7 @@ class Tensors:
         """Refuse a tensor of a function inside a transform: outside, it would stand for a batch or carry derivatives.
 
         Raises:
-            Restart: the value is one, and is used outside.
+            Restart: the value is such a tensor, and is used outside of the transform.
         """
         if id(value) in self.inner:
             stop = Break("a tensor leaves the function that a transform runs", "return it from the function")
@@ -394,7 +400,7 @@ class Tensors:
         self.checks.add(node)
 
     def record_boundary(self, target: EagerBoundary, args: Args) -> None:
-        """Record a boundary that has no result."""
+        """Record an eager boundary that has no result."""
         self.vm.work += 1
         self._record(target, args, {}, None).meta["val"] = None
 
@@ -410,7 +416,9 @@ class Tensors:
         return self.writers.get(id(tensor.storage_view.storage), []) if type(tensor) is TraceTensor else []
 
     def first_view(self, tensor: TraceTensor) -> int | None:
-        """The step that first made a view in this tensor's memory; None where there is none, or nothing was written."""
+        """The step that made the first tensor in this tensor's memory; None if there is no such step, or if nothing was
+        written to the memory.
+        """
         memory = tensor.storage_view.storage
         if not self.writers.get(id(memory)):
             return None
@@ -418,7 +426,7 @@ class Tensors:
         return min((self.born[id(t)] for t in beside), default=None)
 
     def make_leaf(self, tensor: TraceTensor) -> TraceTensor:
-        """`tensor.requires_grad_()` on a tensor that the graph makes and that does not leave it."""
+        """Record `tensor.requires_grad_()` on a tensor that the graph makes and that does not leave the graph."""
         self.runner.run(torch.Tensor.requires_grad_, (tensor,), {})
         self.vm.work += 1
         node = self._record(None, (tensor,), {}, "requires_grad_")
@@ -430,7 +438,9 @@ class Tensors:
     # -- branches ---------------------------------------------------------------------------------------------------
 
     def phi_tensor(self, condition: TraceTensor, a: TraceTensor | None, b: TraceTensor | None) -> TraceTensor:
-        """A new tensor with the metadata and the history of one that is `a` or `b`."""
+        """A new tensor with the metadata and history of `a` if `condition` is true, else of `b`; one of them may be
+        None.
+        """
         x, y = (b if a is None else a), (a if b is None else b)
         out: TraceTensor = self.runner.run(_choose, (condition, x, y), {})
         self._shared |= {id(t.storage_view.storage) for t in (x, y, out) if t is not None}
@@ -516,7 +526,9 @@ class Tensors:
         return node
 
     def _in_eager(self, call: Any) -> EagerCall:
-        """A node target that runs in eager what compiled code cannot, on sparse tensors for example."""
+        """A node target that runs a call in eager which compiled code does not support, for example on sparse
+        tensors.
+        """
         names, EAGER_CALLS.names = EAGER_CALLS.names, []
         what = f"{names[-1]} {EAGER_CALLS.why}"
         self.refuse_cut(what)
@@ -529,7 +541,7 @@ class Tensors:
         return EagerCall(call, names, (gradients_on, *casts))
 
     def refuse_cut(self, what: str) -> None:
-        """Require that the graph can be cut here: only between nodes of its own outermost level.
+        """Require that the graph can be cut at this point, which is possible only between nodes of its outermost level.
 
         Raises:
             Break: the program is in a checkpoint, a transform or a branch, or it has computed gradients.
@@ -611,7 +623,9 @@ def _constant_argument(value: object) -> object:
 
 
 class OpaqueMatch:
-    """The guard of a sparse or quantised tensor: what its class, shape, dtype and dispatch keys do not show."""
+    """The guard on properties of a sparse or quantised tensor that its class, shape, dtype and dispatch keys do not
+    show.
+    """
 
     def __init__(self, meta: Any) -> None:
         self.meta: OpaqueMeta = meta
@@ -622,7 +636,7 @@ class OpaqueMatch:
 
 
 def _is_factor(kwargs: Mapping[str, object]) -> bool:
-    """Whether the number that an operation reads is only a factor: no size and no branch depends on it."""
+    """Whether the tensor whose number an operation reads is only a factor: no size and no branch depends on it."""
     factor = kwargs.get("alpha", kwargs.get("value"))
     return type(factor) is TraceTensor and not factor.dim() and factor.is_floating_point()
 
@@ -641,7 +655,7 @@ def _has_history(tensor: torch.Tensor) -> bool:
 _getitem = operator.getitem
 
 _MAX_NAME_LENGTH = 80
-"""Characters in the name of a graph input; the rest is in its comment."""
+"""Maximum number of characters in the name of a graph input; its comment has the whole name."""
 
 _NOT_NAME = re.compile(r"\W+")
 _ATOMS = classes(
@@ -652,5 +666,5 @@ _ATOMS = classes(
 
 @READ(torch.Tensor)
 def read_tensor(vm: Interpreter, value: torch.Tensor, source: Source) -> TraceTensor:
-    """A real tensor becomes a graph input."""
+    """Read a real tensor, which becomes a graph input."""
     return vm.tensors.read(value, source)

@@ -27,12 +27,14 @@ from smelt.graph.nodes.thread_modes import Entered, EnterInference, EnterSavedHo
 
 @dataclass
 class ModeRegion:
-    """A region that the program is in.
+    """A region of a thread mode that the program has entered and not yet left.
 
     Attributes:
-        owner: the context manager; name: how messages call it; token: made by the node that entered it.
+        owner: the context manager.
+        name: the name of the region in messages.
+        token: the value that the node which entered the region made; None if there is no such node.
         gradients, inference: the modes before the region.
-        step, at: where it was entered.
+        step, at: the step and the user's line at which the region was entered.
     """
 
     owner: Any
@@ -48,7 +50,7 @@ def refuse_open(vm: Interpreter) -> None:
     """Require that no region is open where the graph ends.
 
     Raises:
-        Restart: one is; capture stops before it.
+        Restart: a region is open; capture stops before the region.
     """
     if vm.python.regions:
         first: ModeRegion = vm.python.regions[0]
@@ -78,7 +80,7 @@ def _close(vm: Interpreter, owner: Any, name: str) -> ModeRegion:
     """Close the region of `owner`, which has to be the innermost one.
 
     Raises:
-        Break: it is not, or it was entered outside of the graph.
+        Break: the region is not the innermost one, or it was entered outside of the graph.
     """
     if not vm.python.regions or vm.python.regions[-1].owner is not owner:
         raise Break(f"the end of {name}", "it was entered outside of the graph")
@@ -96,7 +98,9 @@ def _close(vm: Interpreter, owner: Any, name: str) -> ModeRegion:
 
 @special(torch.inference_mode.__enter__)
 def enter_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`with torch.inference_mode(mode)`: gradients are off inside, and on where `mode` is False."""
+    """Captured form of entering `torch.inference_mode(mode)`, which switches gradients off, or on if `mode` is
+    False.
+    """
     mode = bool(vm.load_attr(args[0], "mode"))
     _open(vm, args[0], "torch.inference_mode()", EnterInference(mode), ())
     vm.ambient.inference = mode
@@ -105,7 +109,7 @@ def enter_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(torch.inference_mode.__exit__)
 def leave_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """The end of `with torch.inference_mode(mode)`."""
+    """Captured form of leaving `torch.inference_mode(mode)`."""
     gradients = vm.python.regions[-1].gradients if vm.python.regions else torch.is_grad_enabled()
     if vm.python.regions and vm.python.regions[-1].owner is args[0]:
         vm.ambient.switch(torch_c.set_grad_enabled, (gradients,), {})
@@ -114,7 +118,8 @@ def leave_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @contextmanager
 def outside_inference(vm: Interpreter) -> Iterator[None]:
-    """Leave inference mode, as PyTorch does where it computes the derivatives of `torch.func`.
+    """Leave inference mode while the context is open, as PyTorch does where it computes the derivatives of
+    `torch.func`.
 
     Raises:
         Break: inference mode is on where the graph cannot be cut.
@@ -141,7 +146,7 @@ def outside_inference(vm: Interpreter) -> Iterator[None]:
 
 @special(saved_tensors_hooks.__enter__)
 def enter_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`with saved_tensors_hooks(pack, unpack)`, and `save_on_cpu`"""
+    """Captured form of entering `saved_tensors_hooks(pack, unpack)` or `save_on_cpu`."""
     message = torch_c.saved_tensor_hooks_disabled()
     if message is not None:
         raise UserError(RuntimeError(message))
@@ -153,7 +158,7 @@ def enter_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(saved_tensors_hooks.__exit__)
 def leave_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """The end of `with saved_tensors_hooks(...)`."""
+    """Captured form of leaving `saved_tensors_hooks(...)`."""
     _close(vm, args[0], "saved_tensors_hooks")
 
 
@@ -168,7 +173,7 @@ def _hook_argument(vm: Interpreter, hook: object) -> object:
         return vm.tensors.given(hook, source)
     if isinstance(hook, types.FunctionType):
         if id(hook) not in vm.python.created or hook.__module__ == saved_tensors_hooks.__module__:
-            return hook  # guarded by identity; the functions of save_on_cpu refer to the arguments it was made with
+            return hook  # guarded by identity; the functions of save_on_cpu refer to the arguments of its constructor
         if not hook.__closure__ and not hook.__defaults__ and not hook.__kwdefaults__:
             return hook
     raise Break("a hook on what autograd saves that is made inside", "the graph cannot be given it")
@@ -176,9 +181,7 @@ def _hook_argument(vm: Interpreter, hook: object) -> object:
 
 @special(torch_c.disable_saved_tensor_hooks)
 def disable_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`with disable_saved_tensors_hooks(message)`: compiled code runs unchanged, and entering other hooks
-    is an error.
-    """
+    """Captured form of entering `disable_saved_tensors_hooks(message)`: entering other hooks is then an error."""
     try:
         vm.ambient.switch(torch_c.disable_saved_tensor_hooks, args, kwargs)
     except RuntimeError as error:
@@ -188,6 +191,6 @@ def disable_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(torch_c.enable_saved_tensor_hooks)
 def enable_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """The end of `with disable_saved_tensors_hooks(message)`."""
+    """Captured form of leaving `disable_saved_tensors_hooks(message)`."""
     _close(vm, disable_saved_hooks, "disable_saved_tensors_hooks")
     vm.ambient.switch(torch_c.enable_saved_tensor_hooks, args, kwargs)

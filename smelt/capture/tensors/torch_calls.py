@@ -1,4 +1,4 @@
-"""Calls of torch: what is a graph node, what is a mode switch, what has a fixed answer while capturing."""
+"""Calls of torch, which become graph nodes or mode switches, or have a fixed result during capture."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SWITCHES = frozenset(
         *torch_c.ATTENTION_SETTERS,
     )
 )
-"""C functions that switch a mode of the thread, or which kernels attention may take."""
+"""C functions that switch a mode of the thread, or select the kernels that attention may use."""
 
 constant(False, torch.jit.is_scripting, torch.jit.is_tracing)
 constant(False, torch._jit_internal.is_scripting)
@@ -74,14 +74,14 @@ _torch_builtins: dict[int, bool] = {}
 
 
 def is_torch_builtin(fn: object) -> bool:
-    """True for C functions of torch."""
+    """Whether `fn` is a C function of torch."""
     known = _torch_builtins.get(id(fn))
     if known is None:
         module = module_name(getattr(fn, "__module__", None))
         owner = getattr(fn, "__self__", None)
         owned = module_name(getattr(owner, "__name__", "")) if isinstance(owner, (type, types.ModuleType)) else ""
         known = module.split(".")[0] == "torch" or owned.startswith(("torch", "_VariableFunctions", "_TensorBase"))
-        # bound to objects of programs they are short-lived
+        # methods that are bound to objects of the program are short-lived
         if known and isinstance(owner, (type, types.ModuleType, type(None))):
             _torch_builtins[id(fn)] = known
             _kept_alive.append(fn)
@@ -98,7 +98,7 @@ def call_torch(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> Any:
     """Call a C function of torch, or a Python function that becomes one node."""
     if isinstance(fn, _C_FUNCTION) and fn in SWITCHES:
         if any(type(value) is TraceTensor for value in (*args, *kwargs.values())):
-            return vm.tensors.run(fn, args, kwargs)  # it raises an error
+            return vm.tensors.run(fn, args, kwargs)  # raises an error
         return vm.ambient.switch(fn, args, kwargs)
     name = getattr(fn, "__name__", "")
     if name.startswith(("set_", "_set_")) and not any(type(a) is TraceTensor for a in args):
@@ -115,7 +115,9 @@ def call_torch(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _with_dtypes(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """Python's number types, which torch accepts as dtypes, replaced by dtypes, which a graph can print."""
+    """The arguments with Python's number types, which torch accepts as dtypes, replaced by dtypes, which a graph can
+    print.
+    """
     if any(type(value) is type and value in DTYPES for value in (*args, *kwargs.values())):
         args = tuple(DTYPES[value] if type(value) is type and value in DTYPES else value for value in args)
         kwargs = {k: DTYPES[value] if type(value) is type and value in DTYPES else value for k, value in kwargs.items()}
@@ -131,12 +133,13 @@ DTYPES: dict[type, torch.dtype] = {
 
 
 def _make_leaf(vm: Interpreter, tensor: TraceTensor) -> object:
-    """`tensor.requires_grad_()` on a tensor that the frame has made.
+    """Captured form of `tensor.requires_grad_()` on a tensor that the frame has made.
 
     Raises:
         Break: the tensor is from outside, or has a history.
-        Restart: the same, and the frame has made a view of the tensor and written to it. Capture stops before the view:
-            a graph's results are views of what was written, and autograd would give them a history with their base.
+        Restart: the tensor is from outside or has a history, and the frame has made a view of it and written to the
+            memory. Capture stops before the view: results of the graph would be views of written memory, and autograd
+            would give them the history of their base.
     """
     if vm.source_of(tensor) is not None or tensor.requires_grad:
         stop = Break(
@@ -152,7 +155,7 @@ def _make_leaf(vm: Interpreter, tensor: TraceTensor) -> object:
 
 
 def _refuse_method(vm: Interpreter, name: str, tensor: TraceTensor) -> None:
-    """Refuse methods that change what exists outside of the graph."""
+    """Refuse methods that change objects outside of the graph."""
     if name == "detach_" and tensor.requires_grad and (id(tensor) in vm.sources or tensor.grad_fn is None):
         raise Break("detach_() of a tensor that others hold", "a graph leaves the history of its inputs as it is")
     if name in ("apply_", "map_", "map2_"):
@@ -162,7 +165,7 @@ def _refuse_method(vm: Interpreter, name: str, tensor: TraceTensor) -> None:
 
 
 def call_tensor_method(vm: Interpreter, name: str, args: Args, kwargs: Kwargs) -> object:
-    """`args[0].name(*args[1:])` on a trace tensor."""
+    """Call a method of a trace tensor: `args[0].name(*args[1:])`."""
     if name == "backward":
         tensor_backward(vm, args, kwargs)
         return None
@@ -205,14 +208,14 @@ RESHAPING = frozenset(
 
 
 def _requested_flag(requires_grad: object = True, *others: object, **named: object) -> bool | None:
-    """The flag given to `requires_grad_`; None where it refuses its arguments."""
+    """The flag that is passed to `requires_grad_`; None for arguments that the method refuses."""
     if type(requires_grad) is torch.SymBool:
         requires_grad = user(bool, requires_grad)
     return requires_grad if type(requires_grad) is bool and not others and not named else None
 
 
 def _changes_requires_grad(vm: Interpreter, tensor: TraceTensor, wanted: bool | None) -> bool:
-    """Whether `requires_grad_(wanted)` changes something; False for None, which it refuses."""
+    """Whether `requires_grad_(wanted)` changes the tensor; False if `wanted` is None, for refused arguments."""
     if wanted is None:
         return False
     real = vm.tensors.real.get(id(tensor))
@@ -233,7 +236,7 @@ def _needs_values(vm: Interpreter, tensor: TraceTensor) -> object:
 
 
 def _input_property(vm: Interpreter, tensor: TraceTensor, fn: Any, name: str) -> Any:
-    """The result of a method without arguments on an input; it is guarded."""
+    """The result of a method without arguments on an input; the result is guarded."""
     real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
     if real is None or source is None:
         raise Break(
@@ -260,12 +263,14 @@ def _is_view(vm: Interpreter, tensor: TraceTensor) -> bool:
 
 
 def _is_inference(vm: Interpreter, tensor: TraceTensor) -> bool:
-    """Whether it is a tensor of inference mode. An input's guard compares dispatch keys, which include this."""
+    """Whether the tensor was made in inference mode. For an input, the guard on dispatch keys includes this
+    property.
+    """
     return tensor in vm.tensors.inference
 
 
 def _refuse_jiterator(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
-    """Refuse a function of `torch.cuda.jiterator`: a kernel that C++ launches on the addresses of its arguments."""
+    """Refuse a function of `torch.cuda.jiterator`, which launches a kernel on the addresses of its arguments."""
     what = f"a call of {fn.kernel_name}, a function of torch.cuda.jiterator"
     raise Break(what, "its kernel takes addresses of tensors: it runs between two graphs")
 
@@ -288,7 +293,7 @@ def _method(name: str) -> object:
 
 
 class _Method:
-    """Calls one method by name on its first argument."""
+    """A function that calls the method of a given name on its first argument."""
 
     def __init__(self, name: str) -> None:
         self.name = self.__qualname__ = self.__name__ = name
@@ -299,10 +304,10 @@ class _Method:
 
 @special(torch.Tensor.is_shared)
 def is_shared(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """`Tensor.is_shared()`: False where the tensor's memory is not shared between processes, which is guarded.
+    """Captured form of `Tensor.is_shared()`: False for a tensor whose memory is not shared between processes; guarded.
 
     Raises:
-        Break: it is shared, or the graph makes the tensor.
+        Break: the memory is shared, or the graph makes the tensor.
     """
     tensor = args[0]
     source = vm.sources.get(id(tensor))
@@ -313,7 +318,7 @@ def is_shared(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _refuse_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
-    """Refuse attributes that only a tensor with data has, and counts from before the call."""
+    """Refuse attributes that only a tensor with data has, and the version counter of an input."""
     if name == "_cdata":
         _needs_values(vm, tensor)
     if name == "_version" and vm.tensors.is_input_memory(tensor):
@@ -324,7 +329,7 @@ def _refuse_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
 
 @ATTR(TraceTensor)
 def load_tensor_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
-    """An attribute of a tensor."""
+    """The value of an attribute of a trace tensor."""
     if name in METADATA or name in VIEWS:
         replaced = replaced_in_tensor(vm, tensor, name)
         return _metadata_attr(vm, tensor, name) if replaced is None else _replaced_attr(vm, tensor, name, replaced)
@@ -345,14 +350,16 @@ def load_tensor_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
 
 
 def _replaced_attr(vm: Interpreter, tensor: TraceTensor, name: str, attribute: object) -> object:
-    """The value of an attribute that the program has assigned over one of torch's."""
+    """The value of an attribute by which the program has replaced one of torch's."""
     if type(attribute) is not property or attribute.fget is None:
         raise Break(f"Tensor.{name} is a {type(attribute).__name__}", "capture knows no attribute of this kind")
     return vm.call(attribute.fget, (tensor,), {})
 
 
 def _metadata_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
-    """An attribute that the metadata gives, or that is a tensor computed from the tensor."""
+    """The value of an attribute that is in the metadata (`METADATA`), or is computed from the tensor by a node
+    (`VIEWS`).
+    """
     if name == "is_leaf" and tensor.requires_grad and id(tensor) in vm.sources:
         vm.external(vm.tensors.real[id(tensor)].is_leaf, vm.attr_source(vm.sources[id(tensor)], name, False))
     if name in _OBJECT_ATTRS and id(tensor) in vm.sources and not getattr(tensor, name):
@@ -365,13 +372,13 @@ _OBJECT_ATTRS = frozenset({"retains_grad", "output_nr"})
 
 
 def _input_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
-    """The value of such an attribute on an input; it is guarded."""
+    """The value of an attribute in `_OBJECT_ATTRS` of an input; the value is guarded."""
     real, source = vm.tensors.real[id(tensor)], vm.sources[id(tensor)]
     return vm.external(getattr(real, name), vm.attr_source(source, name, False))
 
 
 def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
-    """Gradients, and attributes that the program has set on the tensor object."""
+    """The value of the gradient, or of an attribute that the program has set on the tensor object."""
     real = vm.tensors.real.get(id(tensor))
     if real is None:
         if name == "grad_fn":
@@ -392,16 +399,16 @@ def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     from_dict = name in getattr(real, "__dict__", {})
     base = sources.instance_dict(source) if name == "__dict__" else vm.attr_source(source, name, from_dict)
     value = vm.external(value, base)
-    if attributes is None:  # else the program may write it there
+    if attributes is None:  # otherwise the program may have written it to the attribute dictionary
         vm.reads[id(tensor), name] = value
     return value
 
 
 def _class_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
-    """An attribute that is not in the object's own dictionary.
+    """The value of an attribute that is not in the object's own dictionary.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such attribute.
     """
     if hasattr(tensor, name):
         return user(getattr, tensor, name)
@@ -432,13 +439,15 @@ def is_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 @special(torch.jit.annotate)
 def annotate(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch.jit.annotate(type, value)`: the value; the type is for TorchScript."""
+    """Captured form of `torch.jit.annotate(type, value)`: returns the value; only TorchScript uses the type."""
     return [*args, *kwargs.values()][1]
 
 
 @special(torch.manual_seed, torch.random.manual_seed, torch.seed, torch.set_rng_state, torch.get_rng_state)
 def seed(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """Break at functions of the random state. A program that sets it may expect eager's numbers from a later graph."""
+    """End the graph at functions of the random state: a program that sets it may expect eager's numbers in later
+    graphs.
+    """
     session = native.owner()
     if session is not None:
         session.draw_as_eager()

@@ -1,4 +1,4 @@
-"""Runs torch callables on trace tensors, and turns what prevents it into breaks."""
+"""Runs torch callables on trace tensors, and turns errors of tracing into graph breaks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ValuesNeededError(Exception):
     """A call of torch needs the values of a tensor.
 
     Attributes:
-        said: the warnings that it gave before.
+        said: the warnings that the call gave before the error.
     """
 
     def __init__(self, error: Unsupported) -> None:
@@ -50,7 +50,8 @@ class _Operators(TraceMode):
     """Runs every operator of a torch function on trace tensors.
 
     Attributes:
-        drew: an operator draws random numbers; looked: an operator raises for some values.
+        drew: whether an operator draws random numbers.
+        looked: whether an operator raises an error for some values.
         refused: the tensor arguments of an in-place operator that raised an error.
         said: the warnings that the operators would give.
     """
@@ -87,7 +88,7 @@ def _hide_trace_class(error: Exception) -> None:
 
 
 class Runner:
-    """Runs calls one at a time, outside of any graph."""
+    """Runs calls of torch on trace tensors, one at a time, without recording nodes."""
 
     def __init__(self, vm: Interpreter, inference: InferenceTensors) -> None:
         self.vm, self.inference = vm, inference
@@ -100,7 +101,7 @@ class Runner:
 
     @property
     def looked(self) -> bool:
-        """Whether the last call raises for some values."""
+        """Whether the last call raises an error for some values."""
         return self._operators.looked
 
     @property
@@ -134,7 +135,8 @@ class Runner:
         """Repeat warnings for the program.
 
         Args:
-            known: skip texts that deferred effects from this index on give already: the call ran in another form.
+            known: index in the deferred effects; warnings whose text a later effect already gives are skipped, because
+                the call ran before in another form.
         """
         deferred = [] if known is None else self.vm.effects.deferred[known:]
         texts = {str(call.args[0]) for call in deferred if isinstance(call, DeferredWarning)}
@@ -164,14 +166,14 @@ class Runner:
             raise too_deep() from None
         except Exception as error:
             is_refusal(error)
-            if wants_memory(error):  # eager would have memory to read: this is no error of the program
+            if wants_memory(error):  # tensors have memory in eager, so this is not an error of the program
                 text = f"{name_of(target)} reads the memory of a tensor"
                 raise ValuesNeededError(Unsupported(text, why="its values are not known yet")) from None
             _hide_trace_class(error)
             raise UserError(error) from None
 
     def _recording(self) -> AbstractContextManager[object]:
-        """Gradients are off in inference mode, also where the program has switched them on."""
+        """A context that switches gradients off in inference mode, even if the program has switched them on."""
         off = self.vm.ambient.inference and torch.is_grad_enabled()
         return torch.no_grad() if off else nullcontext()
 
@@ -205,8 +207,9 @@ class Runner:
         """Require that a call wrote to its `out=` in a way that a graph can repeat.
 
         Raises:
-            Break: it changed the shape of an input, returned other tensors, wrote without an operator that says so
-                (`torch.kron`), or gave the tensor a history without a derivative, which compiling would ask for.
+            Break: the call changed the shape of an input, returned other tensors, wrote by an operator that does not
+                declare the write (`torch.kron`), or gave the tensor a history without a derivative, which compilation
+                would need.
         """
         for tensor, (view, _) in zip(outs, before, strict=True):
             if tensor.storage_view is not view and id(tensor) in self.vm.sources:
@@ -225,7 +228,7 @@ class Runner:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """A context outside of the mode of the call that is running."""
+        """A context that suspends the dispatch mode of the running call."""
         self._operators.__exit__(None, None, None)
         try:
             yield
@@ -237,13 +240,13 @@ _INPUTS = "inputs of a graph keep their shape and storage"
 
 
 def _trace_tensors(value: object) -> list[TraceTensor]:
-    """The trace tensors of an `out=`, or of a result."""
+    """The trace tensors in an `out=` argument or a result."""
     values = value if isinstance(value, (list, tuple)) else [value]
     return [one for one in values if type(one) is TraceTensor]
 
 
 def name_of(target: object) -> str:
-    """The name of a callable in messages."""
+    """The name of a callable for messages."""
     return getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
 
 

@@ -1,8 +1,8 @@
-"""Calls of `torch.func` transforms as graph nodes: the transform itself, run on captured functions.
+"""Calls of `torch.func` transforms as graph nodes, which run PyTorch's transform on captured functions.
 
-The interpreter has captured the functions on tensors as they see them. The surrounding graph gets one node, which
-passes their graphs to PyTorch's own transform. That works on operators, so stages that trace the node see the batched
-or differentiated operators. Transforms nest: the graph of a function may contain such nodes.
+The interpreter has captured each function on tensors as the function sees them. The surrounding graph gets one node,
+which passes the functions' graphs to PyTorch's own transform. The transform acts on operators, so stages that trace the
+node see the batched or differentiated operators. Transforms nest: the graph of a function may contain such nodes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 Transform = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Makes a transformed function of a function."""
+"""Type of functions that make a transformed function from a function."""
 
 
 class Blank:
-    """Placeholder of a value that is known when the graph runs."""
+    """Placeholder for a value that is known only when the graph runs."""
 
 
 BLANK = Blank()
@@ -36,10 +36,10 @@ class Body:
     """The graph of a function, callable with the function's arguments.
 
     Args:
-        graph: its inputs are the tensors that the transform makes among the arguments, then values from outside that it
-            uses.
-        new: positions of these tensors among the flat arguments.
-        outside: positions of those values among the values from outside of the whole region.
+        graph: the captured graph. Its inputs are the arguments that the transform makes, then the values from outside
+            that the graph uses.
+        new: positions of the arguments that the transform makes, among the flat arguments.
+        outside: slice of the values from outside that this graph uses, among those of the whole region.
         leaves: the flat result, with blanks for the graph's outputs.
         spec: the nesting of the result.
     """
@@ -56,13 +56,14 @@ class Body:
 
 
 class TransformCall:
-    """A transformed call as the target of a graph node: (tensors among the arguments, values from outside) -> flat
+    """The target of a graph node for a transformed call: (tensors among the arguments, values from outside) -> flat
     results.
 
     Args:
-        name: for graphs that are printed.
+        name: name of the node in printed graphs.
         transform: makes the transformed function.
-        leaves: the flat arguments, with blanks for the tensors; spec: their nesting.
+        leaves: the flat arguments, with blanks for the tensors.
+        spec: the nesting of the arguments.
 
     Attributes:
         bodies: one captured function for each time that the transform calls it.
@@ -95,7 +96,7 @@ class Pullback:
     """The pullback that `torch.func.vjp` returns; only the graph that made it can call it.
 
     Attributes:
-        born: step of the capture that made it.
+        born: step of the capture that made the pullback.
     """
 
     def __init__(self, run: Callable[..., object]) -> None:
@@ -104,10 +105,10 @@ class Pullback:
 
 
 class PullbackCall:
-    """A call of a pullback as the target of a graph node: (pullback, tensors among the arguments) -> flat results.
+    """The target of a graph node for a call of a pullback: (pullback, tensors among the arguments) -> flat results.
 
     Attributes:
-        born: the same as `born` of the pullback.
+        born: step of the capture that made the pullback.
     """
 
     def __init__(self, leaves: Sequence[object], spec: TreeSpec, born: int) -> None:
@@ -123,7 +124,7 @@ class PullbackCall:
 
 
 def vjp(function: Callable[..., Any]) -> Callable[..., object]:
-    """`torch.func.vjp(function, *primals)`, with its pullback as a value that graphs can hold."""
+    """`torch.func.vjp` as a transform: (result, pullback, ...) with the pullback as a value that graphs can pass on."""
 
     def run(*primals: Any, **options: Any) -> Any:
         out, pullback, *aux = torch.func.vjp(function, *primals, **options)

@@ -41,14 +41,14 @@ def check_write(vm: Interpreter, written: torch.Tensor, argument: torch.Tensor, 
 
 
 def check_refused_write(vm: Interpreter, owners: Iterable[tuple[torch.Tensor, Source]]) -> None:
-    """An in-place operator raised an error, which the program may catch. Where arguments share memory, eager reports
-    that before it compares their sizes, so the error may be another one.
+    """Check an error of an in-place operator, which the program may catch. If arguments share memory, eager reports
+    that before it compares their sizes, so eager's error may be another one.
 
     Args:
         owners: the arguments whose memory the operator was given.
 
     Raises:
-        Break: they share memory.
+        Break: the arguments share memory.
     """
     given = [(tensor, source) for tensor, source in owners if source.kind != PROLOGUE]
     if len(given) < 2:
@@ -61,7 +61,7 @@ def check_refused_write(vm: Interpreter, owners: Iterable[tuple[torch.Tensor, So
 def alias_was_written(vm: Interpreter, tensor: torch.Tensor, source: Source) -> bool:
     """Whether the program has written to another argument that shares memory with this one.
 
-    A guard holds a negative answer, except for two tensors of modules: if those share memory, they are views of one
+    A negative result is guarded, except for two tensors of modules: if those share memory, they are views of one
     another permanently.
     """
     for other in vm.tensors.inputs:
@@ -75,7 +75,9 @@ def alias_was_written(vm: Interpreter, tensor: torch.Tensor, source: Source) -> 
 
 
 def disjoint_groups(inputs: Iterable[Input]) -> list[list[Input]]:
-    """The inputs as lists within each of which no two share memory: a flat buffer in one, its views in the next."""
+    """Split the inputs into lists in which no two inputs share memory: for example a flat buffer in one, its views in
+    the next.
+    """
     known = [i for i in inputs if i.tensor.numel() and not is_opaque(i.tensor)]
     out: list[tuple[int, list[Input]]] = []
     for addresses, one in sorted(((span(i.tensor), i) for i in known), key=lambda pair: pair[0]):
