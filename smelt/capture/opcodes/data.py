@@ -1,5 +1,4 @@
-"""Handlers of the opcodes for operators, items and attributes, and for building and unpacking containers and
-strings."""
+"""Handlers of the opcodes for operators, items, attributes, and for building and unpacking containers and strings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python's own objects under capture: attributes, containers, operators, and writes that are deferred.
+"""Semantics of Python objects under capture: attributes, containers, operators, and deferred writes.
 
-The interpreter uses these modules for everything without tensors; residual code carries out the effects.
+The interpreter uses these modules for operations without tensors; residual code carries out the deferred writes.
 """

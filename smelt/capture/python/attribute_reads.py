@@ -1,4 +1,4 @@
-"""Attribute reads as `object.__getattribute__` and its counterparts do them, with guards."""
+"""Attribute reads with guards, as in `object.__getattribute__` and its counterparts of other types."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _GET = vars(torch.nn.Module)["__getattr__"]  # read at import: the program may r
 MISS = object()
 """Result of a lookup that found no attribute."""
 _UNKNOWN = object()
-"""Stands for the result of a lookup that was not made yet."""
+"""Marker of a lookup whose result is not cached yet."""
 
 _GENERIC = (object.__getattribute__, BaseException.__getattribute__, dict.__getattribute__, tuple.__getattribute__)
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -41,7 +41,7 @@ _PLAIN = (*FUNCTIONS, *SLOTS, type, property, staticmethod, classmethod)
 
 
 def find_in_class(vm: Interpreter, cls: type, name: str) -> Any:
-    """The raw attribute that the method resolution order gives, guarded once per (class, name)."""
+    """The raw attribute that a lookup in the method resolution order finds, guarded once per (class, name), or MISS."""
     if name in vm.effects.class_writes:
         pending = written_class_attr(vm, cls, name)
         if pending is not None:
@@ -50,14 +50,14 @@ def find_in_class(vm: Interpreter, cls: type, name: str) -> Any:
 
 
 def _outside_in_class(vm: Interpreter, cls: type, name: str) -> object:
-    """The same, ignoring what the program has written."""
+    """The raw attribute of an external class, guarded, without the program's deferred writes; MISS without one."""
     key = (id(cls), name)  # by identity: a metaclass may define its own hash, or none
     found = vm.python.lookups.get(key, _UNKNOWN)
     if found is _UNKNOWN:
         found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISS)
         if id(cls) in vm.python.made_classes:
             _guard_before(vm, cls, name)
-            if found is not MISS and type(found).__flags__ & HEAP:  # its class is read next
+            if found is not MISS and type(found).__flags__ & HEAP:  # guards its class, which is read next
                 vm.external(found, class_attr(vm, cls, name))
         # attributes of other classes cannot be assigned
         elif cls.__flags__ & HEAP and id(cls) not in vm.python.created:
@@ -69,7 +69,8 @@ def _outside_in_class(vm: Interpreter, cls: type, name: str) -> object:
 
 
 def _guard_before(vm: Interpreter, cls: type, name: str) -> None:
-    """Guard which bases of a class made at each call have the name; the class itself is guarded by its statement."""
+    """Guard the lookup of a name in the bases of a class made at each call; a guard on the statement covers the class
+    itself."""
     for base in cls.__mro__:
         if id(base) not in vm.python.made_classes:
             _outside_in_class(vm, base, name)
@@ -88,7 +89,8 @@ def class_attr(vm: Interpreter, cls: type, name: str) -> Source:
 
 
 def written_class_attr(vm: Interpreter, cls: type, name: str) -> tuple[object] | None:
-    """The program's write to the class, or to the base that the name comes from; None if it wrote to neither."""
+    """(value,) that the program's writes to a class or its bases give the name, DELETED for a removal; None if they do
+    not affect the lookup."""
     if name not in vm.effects.class_writes:
         return None
     deleted = False
@@ -96,7 +98,7 @@ def written_class_attr(vm: Interpreter, cls: type, name: str) -> tuple[object] |
         store = vm.effects.stores.get(("attr", id(base), name))
         if store is not None and store.value is not DELETED:
             if base is not cls and id(cls) not in vm.python.created and id(cls) not in vm.python.made_classes:
-                # at the next call another class before the base may have the name
+                # at the next call a class before the base in the order may have the name
                 vm.guards.flag(_gets_from, (cls, name, base), True)
             return (store.value,)
         deleted = deleted or store is not None
@@ -106,8 +108,8 @@ def written_class_attr(vm: Interpreter, cls: type, name: str) -> tuple[object] |
 
 
 def _gets_from(cls: type, name: str, base: type) -> bool:
-    """Whether `base` is the first class of the resolution order with the name. Their values may be
-    equal."""
+    """Whether `base` is the first class in the method resolution order with the name. A comparison of the values would
+    not do: they may be equal."""
     return not any(name in vars(before) for before in cls.__mro__[: cls.__mro__.index(base)])
 
 
@@ -115,9 +117,9 @@ _BUILT_IN = classes(list, tuple, dict, set, frozenset, slice, type, types.Functi
 
 
 def python_method(vm: Interpreter, obj: object, name: str) -> Any:
-    """A dunder method of the object's class when it is written in Python; None otherwise.
+    """A dunder method of the object's class if it is written in Python; None otherwise.
 
-    For a tensor: a method that replaced torch's own.
+    For a tensor, only a method that replaces torch's own is returned.
     """
     cls = type(obj)
     if type(obj) is TraceTensor:
@@ -132,7 +134,7 @@ _OF_TENSORS = {id(raw): raw for cls in (torch.nn.Parameter, *torch.Tensor.__mro_
 
 
 def replaced_in_tensor(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
-    """The attribute of a tensor's class, guarded, if it is not the one that torch defines; None otherwise."""
+    """The guarded attribute of a tensor's class if it differs from the one that torch defines; None otherwise."""
     raw = find_in_class(vm, vm.type_of(tensor), name)
     if raw is MISS or id(raw) in _OF_TENSORS:
         return None
@@ -171,7 +173,7 @@ def load_object_attr(vm: Interpreter, obj: object, name: str) -> object:
     elif cls in LEAVES:
         return _leaf_attr(vm, obj, name)
     elif isinstance(obj, enum.Enum) and not policy.is_frozen(cls.__module__):
-        source = sources.const(obj, str(obj))  # the object is known by identity; its attributes may be assigned
+        source = sources.const(obj, str(obj))  # its identity is guarded; its attributes may be assigned
     try:
         if type(custom) not in C_METHODS:
             raise Break(f"an attribute of a {cls.__name__}", "its __getattribute__ is no function")
@@ -184,7 +186,7 @@ def load_object_attr(vm: Interpreter, obj: object, name: str) -> object:
 
 
 def _by_own_method(vm: Interpreter, method: types.FunctionType, obj: object, name: str) -> object:
-    """An attribute from a class's own `__getattribute__`, which is called at each read."""
+    """An attribute from a `__getattribute__` that the program defines, which is called at each read."""
     try:
         return vm.call(method, (obj, name), {})
     except UserError as error:
@@ -194,14 +196,14 @@ def _by_own_method(vm: Interpreter, method: types.FunctionType, obj: object, nam
 
 
 def _leaf_attr(vm: Interpreter, obj: object, name: str) -> object:
-    """An attribute of a plain value; of a symbolic number, the same as of a plain number."""
+    """An attribute of a plain value or of a symbolic number."""
     if name == "__class__":
         return vm.type_of(obj)
     return user(getattr, pinned(obj) if name == "__hash__" else obj, name)
 
 
 def load_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Source | None) -> object:
-    """`object.__getattribute__(obj, name)`, without falling back to `__getattr__`."""
+    """`object.__getattribute__(obj, name)`: it does not call `__getattr__`."""
     value = vm.reads.get((id(obj), name), MISS) if source is not None and _is_of_object(vm, obj, name) else MISS
     if value is MISS:
         value = _find_generic(vm, obj, cls, name, source)
@@ -211,7 +213,8 @@ def load_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Sou
 
 
 def _is_of_object(vm: Interpreter, obj: object, name: str) -> bool:
-    """Whether the value read by this name was no member of a module: those come from `__getattr__`."""
+    """Whether a cached read of this name came from `object.__getattribute__`, and not from `nn.Module.__getattr__`,
+    which reads members."""
     attributes = own_dict(obj)
     if not isinstance(obj, torch.nn.Module) or attributes is None:
         return True
@@ -236,7 +239,7 @@ def _find_generic(vm: Interpreter, obj: object, cls: type, name: str, source: So
 
 
 def instance_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
-    """The instance's dictionary, or its mirror once the program has read `__dict__`."""
+    """The instance's dictionary, or its mirror if the program has read `__dict__`; None without a dictionary."""
     attributes = own_dict(obj)
     if attributes is None:
         return None
@@ -245,14 +248,15 @@ def instance_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
 
 
 def mirrored_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
-    """The mirror of an object's dictionary if the program has read `__dict__`: attribute writes go there."""
+    """The mirror of an object's dictionary, which takes attribute writes if the program has read `__dict__`; else
+    None."""
     real = vm.tensors.real.get(id(obj), obj)
     attributes = instance_dict(vm, real)
     return attributes if attributes is not own_dict(real) else None
 
 
 def _is_data(raw: object) -> bool:
-    """Whether it is a data descriptor, which takes precedence over the instance's dictionary."""
+    """Whether a class attribute is a data descriptor, which takes precedence over the instance's dictionary."""
     if isinstance(raw, types.FunctionType):
         return False
     kind = type(raw)
@@ -260,7 +264,7 @@ def _is_data(raw: object) -> bool:
 
 
 def _bind(vm: Interpreter, raw: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
-    """The value of a class attribute read on an instance."""
+    """The value of the class attribute `raw` when it is read from an instance."""
     kind = type(raw)
     if kind in _BINDS:
         return _BINDS[kind](raw, obj, cls)
@@ -286,11 +290,11 @@ _BINDERS: dict[type, Callable[..., object]] = {
     types.BuiltinFunctionType: lambda raw, obj, cls: raw,
 }
 _BINDS = by_class(_BINDERS)
-"""How class attributes of these types are read on an instance, where Python runs no code of the program."""
+"""Type of a class attribute -> its value on an instance, for types whose `__get__` runs no code of the program."""
 
 
 def _bind_descriptor(vm: Interpreter, raw: Any, obj: object, cls: type, name: str) -> object:
-    """The value of any other class attribute: the result of its `__get__`, if it has one."""
+    """The value of a class attribute without a special case in `_bind`: the result of its `__get__`, if it has one."""
     getter = find_in_class(vm, type(raw), "__get__")
     if isinstance(getter, types.FunctionType):
         own = _descriptor(vm, raw, cls, name)
@@ -298,20 +302,20 @@ def _bind_descriptor(vm: Interpreter, raw: Any, obj: object, cls: type, name: st
     if getter is not MISS:
         bound = user(raw.__get__, obj, cls)
         if type(bound) is types.MethodType and bound.__func__ is raw:
-            class_value(vm, raw, cls, name)  # a function type of its own, such as Cython's
+            class_value(vm, raw, cls, name)  # a function of another type, such as Cython's
         return bound
     return class_value(vm, raw, cls, name)
 
 
 def _descriptor(vm: Interpreter, raw: object, cls: type, name: str) -> object:
-    """The object whose `__get__`, written in Python, is called for a class attribute."""
+    """The handle of a descriptor in a class, for a call of its `__get__` that is written in Python."""
     if policy.is_frozen(type(raw).__module__) and id(cls) not in vm.python.made_classes:
         return raw
     return class_value(vm, raw, cls, name)
 
 
 def class_value(vm: Interpreter, raw: object, cls: type, name: str) -> object:
-    """A plain value stored in a class."""
+    """The handle of a raw attribute in a class, which becomes external if it is neither a constant nor written."""
     if (
         id(cls) in vm.python.created
         or is_constant(raw)
@@ -323,7 +327,7 @@ def class_value(vm: Interpreter, raw: object, cls: type, name: str) -> object:
 
 
 def _slot(vm: Interpreter, raw: Any, obj: Any, name: str, source: Source | None) -> object:
-    """Read `__slots__` members, and attributes that C code computes."""
+    """Read a `__slots__` member, or an attribute that C code computes."""
     if source is None:
         return user(raw.__get__, obj, type(obj))
     if raw is vars(object)["__class__"]:
@@ -357,13 +361,14 @@ def _missing(vm: Interpreter, obj: object, name: str) -> object:
 
 
 def no_attribute(vm: Interpreter, obj: object, name: str) -> UserError:
-    """The error for a missing attribute; that it is missing is guarded."""
+    """The error for a missing attribute; adds the guard that the attribute is missing."""
     guard_absence(vm, obj, name)
     return UserError(AttributeError(f"{_class_name(obj)!r} object has no attribute {name!r}", name=name, obj=obj))
 
 
 def _class_name(obj: object) -> str:
-    """The name of an object's class in Python's errors; C modules are named with it (`types.SimpleNamespace`)."""
+    """The name of an object's class as it appears in Python's errors, with the module for some classes of C code
+    (`types.SimpleNamespace`)."""
     try:
         object.__getattribute__(obj, _ABSENT_NAME)
     except AttributeError as error:
@@ -375,8 +380,8 @@ _ABSENT_NAME = "an attribute that no object has"
 
 
 def guard_absence(vm: Interpreter, obj: object, name: str) -> None:
-    """Guard that the instance's own dictionary lacks the name. No guard if it has the
-    name: then the program has removed it, or the lookup does not use this dictionary."""
+    """Guard that the instance's own dictionary lacks the name. If the dictionary has the name, no guard is added: the
+    program has removed the attribute, or the lookup does not use the dictionary."""
     source, attributes = vm.sources.get(id(obj)), own_dict(obj)
     if source is not None and attributes is not None and name not in attributes:
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
@@ -415,10 +420,10 @@ def guard_no_member(vm: Interpreter, source: Source, table: str, members: dict[s
     if members:
         vm.guards.check(sources.instance_item(source, table), native.NOT_KEY, name)
     else:
-        vm.guards.check(source, native.MODULE, _EMPTY[table])  # one check of its length covers all names
+        vm.guards.check(source, native.MODULE, _EMPTY[table])  # one check that it is empty covers all names
 
 
-# -- types of objects with lookup rules of their own -------------------------------------------------
+# -- types of objects with other lookup rules -------------------------------------------------
 
 
 @ATTR(types.ModuleType)
@@ -446,7 +451,7 @@ def load_module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> ob
 
 
 def _module_item(vm: Interpreter, module: types.ModuleType, name: str, raw: object) -> Source:
-    """The source of a module's attribute; an attribute that the module computes is computed in guards as well."""
+    """The source of a module's attribute; guards also compute an attribute that the module computes."""
     if vars(module).get(name, MISS) is raw:
         return sources.global_item(vm.globals_source(vars(module)), name)
     return sources.attr(sources.const(module, module_name(vars(module).get("__name__")) or "module"), name)
@@ -495,7 +500,7 @@ def _without_program_code(vm: Interpreter, cls: type, name: str, raw: object, me
     """An attribute that Python computes without running code of the program, guarded to stay the same.
 
     Args:
-        raw, meta: the raw attributes of the class and of its metaclass by that name; MISS: none.
+        raw, meta: the raw attributes of this name in the class and in its metaclass; MISS without one.
     """
     value = user(getattr, cls, name)
     if type(meta) in _SLOTS and name not in vars(cls):
@@ -531,12 +536,13 @@ _ORDER = ("__mro__", "__bases__")
 
 
 def _is_fixed(vm: Interpreter, cls: type) -> bool:
-    """Whether writes to the class need not be deferred or guarded: capture made it, or it belongs to a library."""
+    """Whether attributes of the class need no guards: the captured function made the class, or it belongs to a
+    library."""
     return id(cls) in vm.python.created or policy.is_frozen(cls.__module__)
 
 
 def guard_slot(vm: Interpreter, cls: type, name: str, value: object) -> None:
-    """Guard a field that `type` stores of a class (`__name__`, `__bases__`): the program may assign it."""
+    """Guard a field that `type` stores for a class (`__name__`, `__bases__`), since the program may assign it."""
     if name in _ORDER:
         guard_order(vm, cls)
     elif is_constant(value) and not _is_fixed(vm, cls):
@@ -544,13 +550,14 @@ def guard_slot(vm: Interpreter, cls: type, name: str, value: object) -> None:
 
 
 def guard_order(vm: Interpreter, cls: type) -> None:
-    """Guard that the class's method resolution order is the same tuple: assigning `__bases__` makes another one."""
+    """Guard that the class's method resolution order is the same tuple, since an assignment to `__bases__` makes
+    another one."""
     if not _is_fixed(vm, cls):
         vm.guards.check(sources.attr(sources.const(cls, cls.__name__), "__mro__"), native.IS, cls.__mro__)
 
 
 def _written(cls: type, name: str, value: object) -> Any:
-    """A class attribute that the program wrote, read on the class."""
+    """The value, read from the class, of a class attribute that the program has written."""
     if value is DELETED:
         raise UserError(AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}", name=name, obj=cls))
     if hasattr(type(value), "__get__") and not isinstance(value, types.FunctionType):
@@ -582,7 +589,7 @@ def load_super_attr(vm: Interpreter, proxy: object, name: str) -> object:
 
 
 def super_fields(vm: Interpreter, proxy: Any) -> dict[str, Any]:
-    """The fields of a `super` object. It may be external; then they are guarded."""
+    """The fields of a `super` object, with guards if the object is external."""
     source = vm.source_of(proxy)
     if source is None:
         return {name: getattr(proxy, name) for name in ("__self__", "__self_class__", "__thisclass__")}
@@ -594,7 +601,7 @@ def super_fields(vm: Interpreter, proxy: Any) -> dict[str, Any]:
 
 @READ(weakref.ProxyType, weakref.CallableProxyType)
 def read_proxy(vm: Interpreter, value: object, source: Source) -> object:
-    """Guard a weak proxy by its own class and that of its referent.
+    """Read a weak proxy: guards compare its class and the class of its referent.
 
     Raises:
         Break: the referent is dead, so that every use of the proxy is an error.
@@ -608,7 +615,7 @@ def read_proxy(vm: Interpreter, value: object, source: Source) -> object:
 
 
 def _stands_for(proxy: object) -> object:
-    """The class of a weak proxy's referent; None: it is dead."""
+    """The class of a weak proxy's referent; None if the referent is dead."""
     try:
         return proxy.__class__
     except ReferenceError:
@@ -617,13 +624,13 @@ def _stands_for(proxy: object) -> object:
 
 @ATTR(weakref.ProxyType, weakref.CallableProxyType)
 def load_proxy_attr(vm: Interpreter, obj: object, name: str) -> object:
-    """End the graph: only C code knows which object a weak proxy refers to."""
+    """End the graph, because no guard compares which object a weak proxy refers to."""
     raise Break(f"an attribute of a {type(obj).__name__}", "which object it stands for is not guarded", in_frame=True)
 
 
 @ATTR(types.MethodType)
 def load_method_attr(vm: Interpreter, method: types.MethodType, name: str) -> object:
-    """An attribute of a bound method: `__func__` and `__self__`, else its function's."""
+    """An attribute of a bound method: `__func__`, `__self__`, or an attribute of its function."""
     if name in ("__func__", "__self__"):
         return load_object_attr(vm, method, name) if vm.source_of(method) else getattr(method, name)
     return load_object_attr(vm, method.__func__, name) if name != "__class__" else types.MethodType
@@ -631,7 +638,7 @@ def load_method_attr(vm: Interpreter, method: types.MethodType, name: str) -> ob
 
 @ATTR(types.FunctionType)
 def load_function_attr(vm: Interpreter, function: types.FunctionType, name: str) -> object:
-    """An attribute of a function. Functions are known by identity, but their attributes may change."""
+    """An attribute of a function. A guard on the function's identity does not cover attributes, which may change."""
     key = (id(function), name)
     written = vm.reads.get(key, MISS)
     if written is DELETED:
@@ -664,6 +671,6 @@ def load_function_attr(vm: Interpreter, function: types.FunctionType, name: str)
 
 
 def function_source(vm: Interpreter, fn: types.FunctionType) -> Source:
-    """The source of an external function, or the function itself as a constant."""
+    """The source of an external function; for a function without a source, the function as a constant."""
     found: Source | None = vm.sources.get(id(fn))
     return found if found is not None else sources.const(fn, fn.__qualname__)

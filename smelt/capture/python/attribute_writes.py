@@ -1,4 +1,4 @@
-"""Attribute writes and deletions as `object.__setattr__` and its counterparts do them; on external objects deferred."""
+"""Attribute writes and deletions, as in `object.__setattr__` and its counterparts; deferred for external objects."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def _of_class(vm: Interpreter, obj: object, name: str) -> object:
 
 
 def _expect_room(obj: object, name: str, value: object, raw: object, has_dict: bool) -> None:
-    """Check that a deferred write cannot fail: by then, effects of later instructions would have happened.
+    """Check that a write that is to be deferred will not fail, because later instructions run before it is made.
 
     Raises:
-        UserError: the object accepts no such attribute.
-        Break: C code of its class decides whether it does.
+        UserError: the object does not accept the attribute.
+        Break: C code of its class decides whether the write fails.
     """
     if isinstance(obj, type):
         if obj.__flags__ & IMMUTABLE_TYPE:
@@ -102,26 +102,26 @@ def _expect_room(obj: object, name: str, value: object, raw: object, has_dict: b
 
 
 def _refuse_own_record(cls: type, name: str) -> None:
-    """End the graph at a write that C code must see at once: to a class's name, bases, or methods behind operators.
+    """End the graph at a write that C code depends on at once: to a class's name, bases or dunder methods.
 
     Raises:
-        Break: it is such a write.
+        Break: the name is such an attribute.
     """
     if name.startswith("__") and name.endswith("__") and name not in ("__doc__", "__annotations__"):
         raise Break(f"{name} of a class is written", "C code looks at it", "write it outside of the function")
 
 
 def is_external(vm: Interpreter, obj: object) -> bool:
-    """Whether a write to `obj` would be visible to others before the residual code runs."""
+    """Whether a write to `obj` must be deferred, because code outside of the frame can read the object."""
     if id(obj) in vm.sources:
         return True
     return isinstance(obj, (type, types.ModuleType, types.FunctionType)) and id(obj) not in vm.python.created
 
 
 def store_module_attr(vm: Interpreter, module: torch.nn.Module, name: str, value: object) -> None:
-    """`nn.Module.__setattr__` for the writes of a forward: plain values, and buffers that exist.
+    """`nn.Module.__setattr__`, for plain values and existing buffers; for other members the graph ends.
 
-    A module whose constructor is the captured function has no tables yet.
+    A module whose constructor is the captured function may have no tables yet.
     """
     attributes = module.__dict__
     kind = vm.type_of(value)
@@ -152,7 +152,7 @@ def store_module_attr(vm: Interpreter, module: torch.nn.Module, name: str, value
 
 
 def _guarded_members(vm: Interpreter, module: torch.nn.Module, name: str, table: str) -> dict[str, object]:
-    """The same, when only this name matters."""
+    """The members in one table of an external module, with a guard on whether the table has this name."""
     members, own = _members(vm, module.__dict__, table), module.__dict__.get(table)
     if members is own and name in members:
         vm.guards.check(sources.instance_item(vm.sources[id(module)], table), native.HAS_KEY, name)
@@ -162,14 +162,14 @@ def _guarded_members(vm: Interpreter, module: torch.nn.Module, name: str, table:
 
 
 def _members(vm: Interpreter, attributes: dict[str, Any], table: str) -> dict[str, Any]:
-    """A module's parameters, submodules or buffers, as the program sees them."""
+    """A module's parameters, submodules or buffers, or their mirror with the program's writes."""
     members: dict[str, Any] = attributes.get(table, {})
     mirror = vm.effects.mirrors.get(id(members))
     return members if mirror is None else mirror.copy
 
 
 def _store_own_member(module: torch.nn.Module, name: str, value: object, kind: type) -> None:
-    """The same for a module that the frame made: its tables are written at once."""
+    """`nn.Module.__setattr__` for a module that the frame made, whose tables are written at once."""
     attributes = module.__dict__
     table = "_parameters" if issubclass(kind, torch.nn.Parameter) else "_modules"
     if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)):
@@ -217,12 +217,12 @@ def _store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
 def store_data(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
     """`tensor.data = value`: the object gets another storage, and views of the old storage keep it.
 
-    The trace tensor moves to the storage of the new values, and residual code makes the assignment. What autograd saved
-    of the tensor before is the tensor object itself, so a tensor that the frame makes would have to be an argument of
-    the graph that uses it.
+    The trace tensor moves to the storage of the new values, and residual code makes the assignment. Autograd has saved
+    the tensor object itself in earlier operations, so a tensor that the frame makes would have to be an argument of the
+    graph that uses it.
 
     Raises:
-        Restart: the frame makes the tensor; the graph ends before the assignment.
+        Restart: the frame makes the tensor; the next attempt ends the graph before the assignment.
     """
     if vm.source_of(tensor) is None:
         stop = Break("tensor.data is assigned", "the tensor object does not exist yet", "write x = value.detach()")
@@ -261,8 +261,8 @@ def delete_attr(vm: Interpreter, obj: object, name: str) -> None:
 
 
 def _deleted_from_tables(vm: Interpreter, obj: object, name: str) -> bool:
-    """Delete a name from a module's parameters, buffers or submodules if the program has read their tables; whether it
-    was there."""
+    """Delete a name from the mirror of a module's parameters, buffers or submodules; False if no mirror of them has the
+    name."""
     if not isinstance(obj, torch.nn.Module) or not is_external(vm, obj):
         return False
     for table in sources.MEMBERS:
@@ -306,10 +306,10 @@ _OTHERWISE = (type, types.ModuleType, types.FunctionType, torch.nn.Module, torch
 
 
 def _expect_attr(vm: Interpreter, obj: object, name: str) -> None:
-    """Check that `del obj.name` will succeed. It looks at the object itself, and not at `__getattr__`.
+    """Check that a deferred `del obj.name` will succeed. `__getattr__` is not called, because a deletion ignores it.
 
     Raises:
-        UserError: AttributeError, when there is nothing to delete.
+        UserError: AttributeError, if the object does not have the attribute.
     """
     own = not isinstance(obj, _OTHERWISE)
     attributes = instance_dict(vm, obj) if own else None

@@ -1,9 +1,9 @@
-"""`loss.backward()` inside the captured function: gradients are nodes of the graph, `.grad` is written after it.
+"""`loss.backward()` inside the captured function: the graph computes the gradients, and `.grad` is written after it.
 
 The trace tensors of a capture have the program's real autograd history, so the engine itself determines which leaves a
-loss reaches, and the metadata of their gradients. The graph computes them with `torch.autograd.grad`; adding them to
-`.grad` is a deferred write like others, so that an optimizer in the same function reads the new gradients, and a
-gradient that only the optimizer reads is never stored.
+loss reaches, and the metadata of their gradients. The graph computes them with `torch.autograd.grad`; the addition to
+`.grad` is a deferred write, so that an optimizer in the same function reads the new gradients, and a gradient that only
+the optimizer reads is never stored.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _of_tensor(
 
 
 def _chosen(reached: Sequence[TraceTensor], wanted: Sequence[object]) -> list[TraceTensor]:
-    """Those of the leaves that the call names as `inputs`."""
+    """The reached leaves that are among the call's `inputs`."""
     if not wanted:
         user_raise(RuntimeError("`inputs` argument to `backward()` cannot be empty."))
     if any(type(each) is not TraceTensor or each.grad_fn is not None for each in wanted):
@@ -95,7 +95,7 @@ def _of_tensors(
             found = vm.tensors.run(torch.autograd.grad, (roots, reached, given), call)
         vm.tensors.note_used_up(spent)
         _accumulate(vm, reached, found)
-    else:  # nothing to compute: the engine raises the error of a wrong call
+    else:  # no gradient to compute: the engine raises its error
         vm.tensors.run(torch.autograd.backward, (roots, given), {})
 
 
@@ -103,8 +103,8 @@ def refuse_pieces(vm: Interpreter, call: str) -> None:
     """Check that gradients can be a node of this graph.
 
     Raises:
-        Break: the graph contains a branch on a tensor's value or a hook, at which it is cut; or it writes what the
-            derivative reads.
+        Break: the graph is cut, at a branch on a tensor's value or at a hook; or the function has written to objects
+            that a custom backward reads.
     """
     for node in cuts(vm.tensors.graph):
         raise Break(f"{call} after {why_cut(node)}", "the graph is differentiated in pieces")
@@ -116,7 +116,7 @@ def _sequence(value: Any) -> list[Any]:
     return [value] if isinstance(value, torch.Tensor) else [*value]
 
 
-# -- what a backward reaches ---------------------------------------------------------------------------------------
+# -- leaves of a backward ------------------------------------------------------------------------------------------
 
 
 def leaves_below(roots: Sequence[torch.Tensor]) -> Iterator[TraceTensor]:
@@ -129,13 +129,13 @@ def leaves_below(roots: Sequence[torch.Tensor]) -> Iterator[TraceTensor]:
 
 
 def begins_here(vm: Interpreter, leaf: TraceTensor, hooks: bool = False) -> None:
-    """Check that a leaf of the trace is a leaf of the program, too; a tensor that the function makes becomes one.
+    """Check that a leaf of the trace is a leaf of the program, too; adds guards if it is an external tensor.
 
     Args:
         hooks: whether the leaf's hooks will be called.
 
     Raises:
-        Break: the gradient would have to flow on to what was computed before the function, or through a hook.
+        Break: the gradient would have to flow to operations before the function, or through a hook.
     """
     if id(leaf) in vm.tensors.computed:
         raise Break(
@@ -163,7 +163,7 @@ def _hooked(vm: Interpreter, leaf: TraceTensor) -> bool:
 
 
 def _accumulate(vm: Interpreter, leaves: Iterable[TraceTensor], gradients: Iterable[Any]) -> None:
-    """Add to `.grad` as autograd does: in place if there is one, else the new gradient becomes `.grad`."""
+    """Add gradients to `.grad` as autograd does: in place if `.grad` exists, else the gradient becomes `.grad`."""
     taken: set[int] = set()
     for leaf, gradient in zip(leaves, gradients, strict=True):
         if gradient is None:
@@ -176,7 +176,7 @@ def _accumulate(vm: Interpreter, leaves: Iterable[TraceTensor], gradients: Itera
 
 
 def _add(vm: Interpreter, leaf: TraceTensor, gradient: TraceTensor, taken: set[int]) -> None:
-    """Add to `.grad`, or set it. `taken`: identities of storages that are the `.grad` of another tensor already."""
+    """Add a gradient to `.grad`, or set it. `taken`: identities of storages that another tensor's `.grad` uses."""
     before = vm.load_attr(leaf, "grad")
     if before is not None:
         with vm.ambient.unrecorded(vm.tensors.graph):
@@ -194,7 +194,7 @@ def _add(vm: Interpreter, leaf: TraceTensor, gradient: TraceTensor, taken: set[i
 
 
 def _fits(gradient: TraceTensor, leaf: TraceTensor) -> bool:
-    """Whether the gradient has the memory layout that autograd gives `.grad`."""
+    """Whether the gradient has the memory layout that `.grad` gets from autograd."""
     computed = gradient.storage_view.layout.val
     return accumulated(leaf.storage_view.layout.val, computed) is computed and same(
         gradient.storage_view.layout.offset, 0
@@ -202,7 +202,7 @@ def _fits(gradient: TraceTensor, leaf: TraceTensor) -> bool:
 
 
 def store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
-    """`tensor.grad = value`: visible to the program at once, to others after the graph."""
+    """`tensor.grad = value`: the program reads it at once, other code after the graph has run."""
     if vm.source_of(tensor) is None:
         vm.reads[id(tensor), "grad"] = value
     else:
@@ -236,7 +236,8 @@ def view_without_history(
 
     Args:
         distance: offset from the first element of the base, in elements.
-        written: the base or the view was written since, so that autograd refuses to use the view.
+        written: whether the base or the view was written after the view was taken, so that autograd refuses to use the
+            view.
     """
     with torch.no_grad():
         view = base.as_strided(shape, stride, base.storage_offset() + distance)

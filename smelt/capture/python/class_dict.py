@@ -1,4 +1,4 @@
-"""`cls.__dict__` of the program's classes: a view of the class's content, including the program's deferred writes."""
+"""Reads of a class's `__dict__`: a view of the class's content that includes the program's deferred writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smelt.capture.python.effects import ClassDict
 
 
 class _Contents:
-    """The content of a class when its `__dict__` was read."""
+    """The content that a class had when its `__dict__` was read, for a guard."""
 
     def __init__(self, cls: type) -> None:
         self.cls, self.items = cls, [*vars(cls).items()]

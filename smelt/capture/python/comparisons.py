@@ -1,7 +1,7 @@
-"""What C code hashes and compares: keys of dictionaries, items of sets and lists, operands of `==`.
+"""Guards on objects that C code hashes and compares: keys of dictionaries, items of sets and lists, operands of `==`.
 
-Reading a container guards its class, and reading an object guards the object's class. The container's content, and
-which object it is, are guarded only when something depends on them; C code that looks a key up depends on all of them.
+Reading a container guards its class, and reading an object guards the object's class. Guards on a container's content
+or an object's identity are added only if an operation depends on them, as the lookup of a key in C code does.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Compared:
         self._nans.clear()
 
     def look(self, fn: Callable[..., object], args: Args) -> None:
-        """Guard what C code that is about to run will compare."""
+        """Guard the arguments that a call of C code will compare."""
         hashed, values = _compared(fn, args)
         for value in values:
             self.note(value, hashed)
@@ -71,15 +71,15 @@ class Compared:
             self._by_address = True  # the hash of an object is its address
 
     def made(self, fn: Callable[..., object], out: object) -> None:
-        """C code made a set or dictionary: its keys may come from an iterator."""
+        """Guard the keys of a set or dictionary that C code made, because they may come from an iterator."""
         if _makes(fn):
             for key in out if isinstance(out, CONTAINERS) else ():
                 self.note(key)
                 self.ask_nan(key)
 
     def foreign(self, keys: Iterable[object]) -> None:
-        """An external dictionary is copied: the identity of its keys is guarded, but not where else these objects
-        occur."""
+        """Guard by identity all noted objects if the keys of an external dictionary, which is copied, are compared by
+        identity."""
         if not self._by_address:
             self._by_address = any(map(_tells_objects, keys))
 
@@ -87,7 +87,7 @@ class Compared:
         """Guard everything that distinguishes the value from others.
 
         Args:
-            hashed: the value is hashed, so that a symbolic number must have its present value.
+            hashed: whether the value is hashed; if so, a symbolic number must have its present value.
         """
         if type(value) not in LEAVES:
             self._note(value, hashed, set())
@@ -114,20 +114,20 @@ class Compared:
             self._objects[id(value)] = value, source
 
     def read_nan(self, value: object, source: Source) -> None:
-        """Note an external NaN: guards accept any other NaN until the program depends on which object it is."""
+        """Record an external NaN: guards accept any other NaN until the program depends on the object's identity."""
         self._nans.append((value, source))
 
     def ask_nan(self, *values: object) -> None:
-        """If all of these are NaN, the program's next question depends on their identities: guard those."""
+        """If all of these are NaN, guard the identities of all external NaN, because the program depends on them."""
         if self._nans and all(map(is_nan, values)):
             self._guards_nans = True
 
     def nan_source(self, value: object) -> Source | None:
-        """The source of this NaN object."""
+        """The source of an external NaN object; None for any other value."""
         return next((source for each, source in self._nans if each is value), None)
 
     def _count_nans(self, values: Iterable[object], seen: set[int]) -> int:
-        """The number of NaN in what C code compares; whether they are found equal depends on their identities."""
+        """The number of NaN among the values that C code compares, also in containers."""
         count = 0
         for value in values:
             if isinstance(value, CONTAINERS) and id(value) not in seen:
@@ -147,7 +147,7 @@ class Compared:
         return left is right
 
     def guard_distinct(self, one: object, other: object) -> None:
-        """Guard that these are two objects: the program has asked whether they are one."""
+        """Guard that these are two objects, because the program has compared their identities."""
         a, b = self._source(one), self._source(other)
         if a is not None and b is not None:
             self.vm.guards.different(a, b)
@@ -157,12 +157,12 @@ class Compared:
             self._guard_distinct_constant(other, b, one)
 
     def _source(self, value: object) -> Source | None:
-        """The source of an external object, or of the one that this value replaces."""
+        """The source of an external object, or of the external object that this value replaces; None without one."""
         source = self.vm.effects.source_behind(value)
         return value.source if source is None and type(value) is PrologueValue else source
 
     def _guard_distinct_constant(self, one: object, source: Source, other: object) -> None:
-        """Guard that an external object known by its content is not this constant object."""
+        """Guard that an external function or class, whose identity has no guard, is not this constant one."""
         if self._is_constant_function(other):
             self._guard_distinct_functions(one, source, [other])
         elif isinstance(other, type) and isinstance(one, type) and id(other) not in self.vm.python.made_classes:
@@ -172,14 +172,15 @@ class Compared:
         return type(value) is types.FunctionType and id(value) not in self.vm.python.created
 
     def _guard_distinct_functions(self, one: object, source: Source, others: Iterable[types.FunctionType]) -> None:
-        """Guard that an external function, known by its code, is none of these constant functions."""
+        """Guard that an external function, whose guard compares only its code, is none of these constant functions."""
         if type(one) is types.FunctionType:
             for other in others:
                 if other.__code__ is one.__code__:
                     self.vm.guards.different(source, const(other, other.__qualname__))
 
     def guard(self) -> None:
-        """Add the guards: by identity where the addresses matter, else that the objects are different."""
+        """Add the guards: on identities if the addresses matter, else that the objects are different from each
+        other."""
         for value, source in self._nans if self._guards_nans else ():
             self.vm.guards.check(source, native.IS, value)
         if self._by_address:
@@ -194,7 +195,7 @@ class Compared:
 
 
 def _compared(fn: Any, args: Args) -> tuple[bool, tuple[object, ...]]:
-    """(whether the C code hashes its operands, those arguments that it hashes or compares)."""
+    """(whether the C code hashes its operands, the arguments that it hashes or compares)"""
     owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", None)
     if type(fn) in C_METHODS:
         kind = fn.__objclass__
@@ -210,7 +211,8 @@ def _compared(fn: Any, args: Args) -> tuple[bool, tuple[object, ...]]:
 
 
 def _compared_by(kind: type, name: str | None, args: Args) -> tuple[bool, tuple[object, ...]]:
-    """The same for a method of a container class. `args` begin with the container."""
+    """(whether it hashes, the arguments that it hashes or compares) for a container's method; `args` begin with the
+    container."""
     if issubclass(kind, _HASHED):
         return name not in _LOOKING, args[1:2] if name in _BY_KEY else args if name in _LOOKING else args[1:]
     return name in ("remove", "sort"), args if issubclass(kind, _SEARCHED) and name in _SEARCHING else ()

@@ -1,7 +1,7 @@
-"""Copies of the program's own containers, given to C code that must not see external containers inside of them.
+"""Copies of the program's containers that are passed to C code with mirrors in place of external containers.
 
-`Effects.plain` makes them. C code may pass a copy on (`q.extend([items])`): the program then gets its own container
-back.
+`Effects.plain` makes the copies. C code may return or store a copy (`q.extend([items])`), which is then replaced by the
+program's own container.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Copies:
         self._kept_alive: dict[int, tuple[object, object]] = {}  # by identity of the copy
 
     def note(self, copy: object, container: object) -> None:
-        """`copy` was made of `container`."""
+        """Record that `copy` is a copy of `container`."""
         self._kept_alive[id(copy)] = copy, container
 
     def clear(self) -> None:

@@ -70,7 +70,7 @@ def tensor_value(title: str) -> Break:
 def length(vm: Interpreter, value: object) -> int:
     """`len(value)`"""
     if type(value) is TraceTensor and python_method(vm, value, "__len__") is None:
-        return value.shape[0] if value.dim() else user(len, value)  # `len` itself would make the size static
+        return value.shape[0] if value.dim() else user(len, value)  # `len` of a symbolic size would make it static
     if type(value) is PrologueValue:
         return vm.prologue.length(value)
     value = vm.effects.copies.own(value)
@@ -88,7 +88,7 @@ def length(vm: Interpreter, value: object) -> int:
 
 
 def _counted(vm: Interpreter, method: object, value: object) -> int:
-    """The result of a `__len__` written in Python, checked and converted as `len` does."""
+    """The result of a `__len__` written in Python, checked and converted as in `len`."""
     count = vm.call(method, (value,), {})
     if vm.type_of(count) is bool or type(count) in LEAVES and type(count) is not int:
         count = int(user(operator.index, count))
@@ -100,7 +100,7 @@ def _counted(vm: Interpreter, method: object, value: object) -> int:
 
 
 def tensor_key(vm: Interpreter, tensor: object, key: object) -> object:
-    """The index of a tensor; a sequence of number tensors becomes one tensor, as in torch."""
+    """The index for a tensor; a sequence of number tensors in it becomes one tensor, as in torch."""
     key = vm.effects.plain(key)
     if type(tensor) is TraceTensor:
         key = known_slices(vm, tensor, key)
@@ -154,7 +154,7 @@ _INDEXED = (list, tuple, str, bytes, range, collections.deque)
 
 
 def index(vm: Interpreter, key: object) -> object:
-    """The index of a sequence: the results of `__index__` methods written in Python in place of their objects."""
+    """The index for a sequence, in which objects with an `__index__` written in Python are replaced by its results."""
     if type(key) is slice:
         bounds = [index(vm, bound) for bound in (key.start, key.stop, key.step)]
         same = all(a is b for a, b in zip(bounds, (key.start, key.stop, key.step), strict=True))
@@ -167,7 +167,7 @@ _DIRECT = classes(list, tuple, dict, str, bytes, range)
 
 
 def external_item(vm: Interpreter, obj: object, source: Source, key: object) -> object:
-    """An item of a builtin sequence (or a subclass of one) from outside."""
+    """An item of an external builtin sequence, or of an instance of a subclass of one."""
     if not vm.effects.untouched(obj):
         return vm.native(operator.getitem, vm.effects.mirror(obj), key)
     if isinstance(obj, (list, tuple)) and type(key) is int:
@@ -182,7 +182,7 @@ def external_item(vm: Interpreter, obj: object, source: Source, key: object) -> 
 
 
 def dict_item(vm: Interpreter, container: dict[object, object], key: object) -> object:
-    """`container[key]` of a dictionary in C code: a missing key is passed to `__missing__` of its class."""
+    """`dict.__getitem__(container, key)`: for a missing key it calls `__missing__` of the dictionary's class."""
     source = vm.sources.get(id(container))
     if source is not None and vm.effects.untouched(container) and not hashes(key):
         if vm.effects.has_key(container, source, key):
@@ -266,7 +266,7 @@ def delete_item(vm: Interpreter, obj: object, key: object) -> None:
 
 
 def writable(vm: Interpreter, obj: object) -> Any:
-    """The object that a write to `obj` changes: itself, or the mirror of an external container."""
+    """The object that a write to `obj` changes: `obj` itself, or its mirror if it is an external container."""
     obj = vm.effects.copies.own(obj)
     if vm.sources.get(id(obj)) is None:
         return obj
@@ -289,7 +289,7 @@ def contains(vm: Interpreter, container: object, item: object) -> bool:
 
 
 def _is_among(vm: Interpreter, container: object, item: object) -> bool:
-    """The same where C code looks the item up, or iterates."""
+    """`item in container` for a container without a `__contains__` written in Python."""
     source = vm.sources.get(id(container))
     if source is not None and not isinstance(container, CONTAINERS) and type(container) is not TraceTensor:
         return any(compare(vm, operator.eq, item, other) is True for other in each(vm, container))
@@ -297,7 +297,7 @@ def _is_among(vm: Interpreter, container: object, item: object) -> bool:
         return vm.tensors.run(operator.contains, (container, item), {})
     if PrologueValue in (type(container), type(item)) and any(True for _ in values_in((container, item))):
         return vm.prologue.known(vm.prologue.run(operator.contains, (container, item), {}))
-    is_builtin = isinstance(container, CONTAINERS)  # C code looks the item up, even if a subclass overrides iteration
+    is_builtin = isinstance(container, CONTAINERS)  # C code looks the item up, even if a subclass overrides `__iter__`
     if not is_builtin and python_method(vm, container, "__iter__") is not None:
         return any(truth(vm, compare(vm, operator.eq, item, other)) for other in each(vm, container))
     return vm.native(operator.contains, *vm.effects.plain_all((container, item)))
@@ -334,7 +334,7 @@ def iterate(vm: Interpreter, value: object) -> object:
 
 
 def ask_length(vm: Interpreter, value: object) -> None:
-    """Call `__len__` or `__length_hint__` of an iterable as C code does to preallocate a list or tuple."""
+    """Call `__len__` or `__length_hint__` of an iterable, as C code does to preallocate a list or tuple."""
     if type(value) is TraceTensor:
         return
     if all(find_in_class(vm, type(value), name) is MISS for name in ("__iter__", "__getitem__")):
@@ -357,7 +357,7 @@ def each(vm: Interpreter, value: object) -> Iterator[object]:
 
 
 class SequenceIterator:
-    """`iter` of an object that only has `__getitem__`."""
+    """The iterator of an object that has `__getitem__` but no `__iter__`."""
 
     def __init__(self, vm: Interpreter, value: object) -> None:
         self.vm, self.value, self.index = vm, value, 0
@@ -378,7 +378,7 @@ END = object()
 
 
 def advance(vm: Interpreter, iterator: object) -> object:
-    """`next(iterator)`; END when it is exhausted."""
+    """`next(iterator)`; END if the iterator is exhausted."""
     try:
         return advance_or_raise(vm, iterator, END)
     except UserError as error:
@@ -390,7 +390,7 @@ def advance(vm: Interpreter, iterator: object) -> object:
 def advance_or_raise(vm: Interpreter, iterator: object, *default: object) -> object:
     """`next(iterator)`, with the StopIteration that carries a generator's result, unless there is a default.
 
-    A `__next__` written in Python raises in any case.
+    A `__next__` written in Python raises StopIteration itself.
     """
     kind = type(iterator)
     method = None if kind is TracedGenerator else python_method(vm, iterator, "__next__")

@@ -1,4 +1,4 @@
-"""Context variables: a program reads them, and sets them for the duration of a region."""
+"""Reads of context variables, and writes to them that the program resets within the captured code."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from smelt.capture.python import containers
 
 _UNREAD = object()
 _VALUE = "get()"
-"""The key of a variable's `get` method in its reads."""
+"""The key of a variable's value in `vm.reads`."""
 
 
 class Setting:
     """The Token of a variable that is set only in the interpreter, until it is reset.
 
     Attributes:
-        before: the value that the program had read or set before; _UNREAD: none.
-        step: the captured frame's instruction that set it.
-        at: the location in the user's code.
+        before: the value that the program had read or set before; _UNREAD if it had done neither.
+        step: number of the captured frame's instruction that set the variable, counted from the frame's start.
+        at: the location of that instruction in the user's code.
     """
 
     def __init__(self, variable: contextvars.ContextVar[object], before: object, step: int, at: object) -> None:
@@ -46,7 +46,7 @@ def context_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _value_of(variable: contextvars.ContextVar[object]) -> Any:
-    """The value it is set to, END if it is not set; the default of a variable never changes."""
+    """The value of a variable; END if it is not set. Its default needs no guard, because it never changes."""
     return variable.get(containers.END)
 
 
@@ -75,10 +75,10 @@ def context_reset(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 
 def refuse_settings(vm: Interpreter) -> None:
-    """At the end of the graph: variables that are still set have to be set in the real context.
+    """Check at the end of the graph that no variable is still set, since the real context does not have the value.
 
     Raises:
-        Restart: there are some; capture stops before the first was set.
+        Restart: a variable is still set; the next attempt stops before the first one is set.
     """
     if vm.python.settings:
         first = vm.python.settings[0]

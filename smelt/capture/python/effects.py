@@ -1,7 +1,8 @@
-"""Effects: writes to external objects, deferred during the capture, seen by later reads, made by residual code.
+"""Effects: writes to external objects, which capture defers, later reads return, and residual code carries out.
 
-Attributes and globals are single locations. A builtin container that is written, or that C code reads, gets a mirror: a
-copy with guarded items that replaces it for the rest of the capture; residual code writes the changes back.
+A write to an attribute or global is recorded as a `Store`. A builtin container that is written, or that C code reads,
+gets a mirror: a copy with guarded items that replaces it for the rest of the capture; residual code writes the changes
+back.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ UNGUARDED: tuple[type, ...] = (
     *(bytearray, memoryview, array.array, types.SimpleNamespace, types.MappingProxyType),
     *(type(view(kind())) for kind in (dict, collections.OrderedDict) for view in (kind.keys, kind.values, kind.items)),
 )
-"""External containers that C code may read and change, and that have no mirrors."""
+"""Types of containers that C code may read and change, and that get no mirrors."""
 DELETED = native.NULL
 
 K = TypeVar("K")
@@ -55,11 +56,12 @@ class Store:
     """`target.name = value`, `del target.name`, `target[name] = value` or `target.cell_contents = value`.
 
     Attributes:
-        maybe: what is deleted need not exist.
-        anew: it was deleted before it was set.
-        born: step of the capture.
-        version: (of `.data`) the tensor's version counter at the first assignment.
-        behind: how many calls had been deferred when the target was first written, which is when its old value dies.
+        maybe: whether the deleted attribute, variable or item may be absent from the external object.
+        anew: whether it was deleted before it was set.
+        born: number of the captured frame's instruction that makes the write, counted from the frame's start.
+        version: for a write to `.data`, the tensor's version counter at the first assignment.
+        behind: number of calls that had been deferred when the target was first written, at which point its old value
+            dies.
     """
 
     kind: str
@@ -78,7 +80,7 @@ class Deferred:
     """A deferred call whose result is not used (logging, warnings, print).
 
     Attributes:
-        handled: the exception that the program is handling: it becomes the context of what the call raises.
+        handled: the exception that the program is handling, which becomes the context of exceptions of the call.
         at: the location in the user's code, for a function that inspects its caller.
     """
 
@@ -91,21 +93,22 @@ class Deferred:
 
 @dataclass(slots=True)
 class DeferredWarning(Deferred):
-    """A deferred warning. `location`: where it points to; a number: that many frames above the captured one."""
+    """A deferred warning. `location` is its reported location; a number n is that of the n-th frame above the captured
+    one."""
 
     location: WarningLocation | int = 0
 
 
 @dataclass(slots=True)
 class Made:
-    """An object that residual code has to make even if nothing refers to it, for the side effects of making it."""
+    """An object that residual code has to make even if nothing refers to it, because its construction has effects."""
 
     value: Any
 
 
 @dataclass(slots=True)
 class Mirror:
-    """The stand-in of an external container; `before` is the content when it was made."""
+    """The stand-in of an external container; `before` is the content at the time when the mirror was made."""
 
     original: object
     copy: Any
@@ -113,7 +116,7 @@ class Mirror:
 
     @property
     def changed(self) -> bool:
-        """Whether the program wrote to it."""
+        """Whether the program wrote to the container."""
         if isinstance(self.copy, (list, collections.deque)):
             now, before = own_items(self.copy), self.before
             return len(now) != len(before) or not all(map(operator.is_, now, before))
@@ -124,7 +127,7 @@ class Mirror:
         return isinstance(self.copy, set) and set.__ne__(self.copy, self.before)
 
     def lost(self) -> list[object]:
-        """The values that the program removed from it."""
+        """The values that the program removed from the container."""
         kept = {*map(id, values_of(self.copy))}
         return [value for value in values_of(self.before) if id(value) not in kept]
 
@@ -139,26 +142,27 @@ _OBSERVED = (print, _warnings.warn_explicit)
 
 @dataclass
 class Written:
-    """The value of a module's variable."""
+    """The value of a module's variable, in the mirror of the module's globals."""
 
     value: object
 
 
 class ClassDict:
-    """The present content of the class `cls`; `views` are the results of its `__dict__`."""
+    """The present content of a class, including the program's writes; `views` are the views that reads of its
+    `__dict__` returned."""
 
     def __init__(self, cls: type, items: dict[str, object]) -> None:
         self.cls, self.items = cls, items
         self.views: list[types.MappingProxyType[str, object]] = []
 
     def view(self) -> types.MappingProxyType[str, object]:
-        """Add a view."""
+        """Make a view of the content and add it to `views`."""
         self.views.append(types.MappingProxyType(self.items))
         return self.views[-1]
 
     def write(self, name: str, value: object, anew: bool) -> None:
-        """The program set an attribute of the class, or removed it; `anew`: it removed the attribute before it set
-        it."""
+        """Record that the program set or removed an attribute of the class; `anew`: it removed the attribute before it
+        set it."""
         if value is DELETED or anew:
             self.items.pop(name, None)
         if value is not DELETED:
@@ -176,12 +180,12 @@ _ANEW: ClassTable[Callable[..., object]] = by_class(
         collections.defaultdict: lambda old, pairs: collections.defaultdict(old.default_factory, pairs),
     }
 )
-"""Makes a container of the same kind with other items."""
+"""Class of a container -> the function (old container, items) that makes a container of this class."""
 _OPEN = object()
 
 
 def holds_itself() -> Break:
-    """The break where the traversal of a container's items meets the container again."""
+    """The break where a container contains itself, directly or through its items."""
     return Break("a container that holds itself", "its items would be followed for ever")
 
 
@@ -189,7 +193,7 @@ class Opened:
     """Context manager around the traversal of a container.
 
     Raises:
-        Break: the container is being traversed already: it contains itself.
+        Break: the container is being traversed already, because it contains itself.
     """
 
     __slots__ = ("containers", "key")
@@ -210,8 +214,9 @@ class Effects:
     """The effects of the frame on external objects so far.
 
     Attributes:
-        graph_warns: the graph's backend calls torch functions unchanged, so they give their warnings themselves.
-        graph_repeats_writes: the backend recomputes what was under `checkpoint` in the backward, including its writes.
+        graph_warns: whether the graph's backend calls torch functions unchanged, so that these give their own warnings.
+        graph_repeats_writes: whether the backend recomputes checkpointed regions in the backward, including their
+            writes.
     """
 
     def __init__(self, vm: Interpreter) -> None:
@@ -222,9 +227,9 @@ class Effects:
         self.mirrors: dict[int, Mirror] = {}
         self.appended: dict[int, tuple[list[object], list[object]]] = {}
         self.cleared: list[TraceTensor] = []
-        self.class_writes: set[str] = set()  # names that were written on any class
-        self.class_dicts: dict[int, interface.ClassDict] = {}  # those that the program has read
-        self.tables: set[int] = set()  # dictionaries of buffers, some of which were assigned as attributes
+        self.class_writes: set[str] = set()  # attribute names that were written on any class
+        self.class_dicts: dict[int, interface.ClassDict] = {}  # if `__dict__` was read
+        self.tables: set[int] = set()  # ids of tables of buffers in which some were assigned
         # by identity of a view: the external view that it replaces, its source
         self.views: dict[int, tuple[object, Source]] = {}
         self.shown: set[int] = set()  # identities of the dictionaries that these views show
@@ -242,7 +247,7 @@ class Effects:
     # -- single locations -------------------------------------------------------------------------------------------
 
     def store(self, kind: str, target: object, name: str, value: object) -> None:
-        """Record a write to an external object (DELETED: a removal)."""
+        """Record a write to an external object; the value DELETED records a removal."""
         self.vm.work += 1
         store_key = (kind, id(target), name)
         before = self.stores.get(store_key)
@@ -264,7 +269,7 @@ class Effects:
             object.__setattr__(mirror.copy, name, None if value is DELETED else value)
 
     def store_variable(self, variables: dict[str, object], name: str, value: object) -> None:
-        """Record a write to a module's variable, by its name or through the module. DELETED: a removal."""
+        """Record a write to a module's variable, by its name or through the module; DELETED records a removal."""
         self.vm.globals_source(variables)
         mirror = self.mirrors.get(id(variables))
         if mirror is None and value is DELETED:
@@ -279,7 +284,7 @@ class Effects:
             self.vm.reads[id(variables), name] = value
 
     def variable(self, module: types.ModuleType, name: str) -> object:
-        """The value that the program has written to a module's variable; None: it has not written one."""
+        """The program's write to a module's variable, as an object with a `value`; None if it has written none."""
         variables = vars(module)
         mirror = self.mirrors.get(id(variables))
         if mirror is not None:
@@ -288,7 +293,7 @@ class Effects:
         return store if store is not None else self.stores.get(("attr", id(module), name))
 
     def delete(self, kind: str, target: object, name: str) -> None:
-        """Record a removal. An attribute that the program set itself need not exist outside."""
+        """Record a removal; an attribute that the program itself has set may be absent from the external object."""
         before = self.stores.get((kind, id(target), name))
         self.store(kind, target, name, DELETED)
         self.stores[kind, id(target), name].maybe = before is not None and (before.maybe or before.value is not DELETED)
@@ -311,13 +316,13 @@ class Effects:
         self.deferred.append(DeferredWarning(_warnings.warn_explicit, args, {}, self.vm.context(), location=location))
 
     def make(self, handle: object) -> None:
-        """Have residual code make an object, unless it was removed by then."""
+        """Let residual code make an object that the captured frame made, unless the program has removed it."""
         self.deferred.append(Made(handle))
 
     # -- containers ---------------------------------------------------------------------------------------------------
 
     def mirror(self, value: object) -> Any:
-        """The stand-in of an external container, with all its items read; anything else unchanged."""
+        """The mirror of an external container, with all items read and guarded; any other value unchanged."""
         value = self.copies.own(value)
         known = self.mirrors.get(id(value))
         if known is not None:
@@ -366,7 +371,7 @@ class Effects:
             del self.vm.reads[key]
 
     def _take_over_members(self, attributes: dict[str, object], copy: dict[str, object]) -> None:
-        """The same for a module's table of buffers, whose mirror holds them from here on."""
+        """Move writes to a module's buffers into the mirror of their table, which the program is about to read."""
         for store_key, store in list(self.stores.items()):
             target = store.target
             if store.kind == "attr" and isinstance(target, torch.nn.Module) and _has_table(target, attributes):
@@ -382,7 +387,8 @@ class Effects:
             del self.vm.reads[key]
 
     def append(self, container: list[object], value: object) -> None:
-        """`container.append(value)`; an external list that is only appended to is not read."""
+        """`container.append(value)`; an external list without other uses stays unread, and appends are recorded
+        apart."""
         self.vm.work += 1
         if id(container) in self.mirrors or id(container) not in self.vm.sources:
             list.append(self.mirror(container), value)
@@ -390,14 +396,15 @@ class Effects:
             self.appended.setdefault(id(container), (container, []))[1].append(value)
 
     def untouched(self, container: object) -> bool:
-        """Whether the external container was neither written nor mirrored: single items can be read."""
+        """Whether single items of the container can be read: it is unchanged and has no mirror."""
         if id(container) in self.mirrors or id(container) in self.appended or id(container) in self.tables:
             return False
         source = self.vm.sources.get(id(container))
         return source is None or source.kind != native.INSTANCE_DICT or not self._assigned(container)
 
     def _assigned(self, container: object) -> bool:
-        """Whether it is the `__dict__` of an object with written attributes; modules may have them in tables."""
+        """Whether the container is the `__dict__` of an object with written attributes, other than a class or an
+        `nn.Module`."""
         targets = [store.target for store in self.stores.values() if store.kind == "attr"]
         plain = [target for target in targets if not isinstance(target, (type, torch.nn.Module))]
         return any(self._has_dict(target, container) for target in plain)
@@ -406,7 +413,7 @@ class Effects:
         return own_dict(self.vm.tensors.real.get(id(target), target)) is container
 
     def pending(self) -> bool:
-        """Whether some external object is not yet as the program left it."""
+        """Whether effects are pending: some external object does not yet have the state that the program gave it."""
         return bool(self.stores) or self.containers_changed()
 
     def containers_changed(self) -> bool:
@@ -475,13 +482,14 @@ class Effects:
         return {self._key(k): self.read_key(value, source, self._key(k)) for k in keys}
 
     def _key(self, key: object) -> object:
-        """The program's key for a key of an external dict: tensors are keys by identity."""
+        """The program's key for a key of an external dict: the trace tensor of a tensor, any other key unchanged."""
         if not isinstance(key, torch.Tensor):
             return key
         return self.vm.external(key, sources.const(key, "a tensor that is a key"))
 
     def outside(self, key: object) -> object:
-        """The external dict's key for a key of the program: of a symbolic number, its present value."""
+        """The key of an external dict for a key of the program: the real tensor, or the present value of a symbolic
+        number."""
         if type(key) is TraceTensor:
             return self.vm.tensors.real.get(id(key), key)
         return pinned(key) if has_symint(key) else key
@@ -503,7 +511,7 @@ class Effects:
         return self.stores.get(("global", id(value), key)) if type(key) is str else None
 
     def has_key(self, value: dict[object, object], source: Source, key: object) -> bool:
-        """Whether an external dict has the key, with the guard."""
+        """Whether an external dict has the key, with a guard on the answer."""
         if type(key) not in _SEEN:
             user(hash, key)
         written = self._written_global(value, key)
@@ -532,10 +540,10 @@ class Effects:
                     raise Break(f"{name}() of a {type(value).__name__}", "C code looks into an object from outside")
 
     def refuse_unguarded(self, value: object) -> None:
-        """Check that C code reads no object with a content that no guard can read.
+        """Check that C code does not read an external object whose content no guard can read.
 
         Raises:
-            Break: it may be one, and is external.
+            Break: the value is external, and of a type in `UNGUARDED`.
         """
         if isinstance(value, UNGUARDED) and id(value) in self.vm.sources:
             raise Break(
@@ -543,7 +551,7 @@ class Effects:
             )
 
     def refuse_foreign(self, *values: object) -> None:
-        """Check the operands of an operator of C code outside of Python, PyTorch and NumPy.
+        """Check the operands of an operator that is implemented in C code outside of Python, PyTorch and NumPy.
 
         Raises:
             Break: one of them is external, and the state that this code stores in it has no guards.
@@ -556,7 +564,7 @@ class Effects:
                 )
 
     def refuse_iterators(self, values: Iterable[object]) -> None:
-        """Check that no external iterator is consumed: that must happen once, when the program runs.
+        """Check that C code consumes no external iterator, which may happen only once, when the program runs.
 
         Raises:
             Break: one of the values is such an iterator.
@@ -566,10 +574,10 @@ class Effects:
                 raise Break("an iterator from outside", "its position cannot be guarded", silent=True)
 
     def plain(self, value: object) -> Any:
-        """The same value with mirrors in place of external containers, at any depth of builtin containers.
+        """The value with mirrors in place of external containers, at every depth of builtin containers.
 
-        A new container that replaces an external one is registered as its stand-in, one that replaces a container of
-        the program as its copy: C code may pass it on.
+        If a container needs changed items, a new one replaces it. The new container is registered as a stand-in of an
+        external container, or as a copy of a container of the program, because C code may return or store it.
 
         Raises:
             Break: a container contains itself.
@@ -577,7 +585,7 @@ class Effects:
         return self._plain(value, {})
 
     def plain_all(self, values: Iterable[object]) -> tuple[object, ...]:
-        """Each value as `plain` gives it; objects that occur in several values still do."""
+        """The result of `plain` for each value; an object that occurs in several values is replaced by one object."""
         done: dict[int, object] = {}
         return tuple([self._plain(value, done) for value in values])
 
@@ -615,7 +623,7 @@ class Effects:
         if issubclass(kind, dict):
             pairs = [(key, item, self._plain(item, done)) for key, item in items_of(value)]
             if all(new is item for _, item, new in pairs):
-                return value  # and no code of the program has hashed or compared a key
+                return value  # without hashing or comparing a key
             return self._also(value, make(value, {key: new for key, _, new in pairs}))
         old = own_items(value)
         items = [self._plain(item, done) for item in old]
@@ -627,7 +635,7 @@ class Effects:
         return Opened(self._open, id(container))
 
     def _also(self, copy: object, deeper: object) -> object:
-        """Register `deeper` as a stand-in of the container that `copy` replaces."""
+        """Register `deeper` as a stand-in of the external container that `copy` mirrors, else as a copy of `copy`."""
         mirror = self.mirrors.get(id(copy))
         if mirror is None:
             self.copies.note(deeper, copy)
@@ -644,7 +652,7 @@ def hashes(key: object) -> bool:
 
 
 def _replaced_value(kind: str, target: object, name: str) -> object:
-    """The value that a write is about to replace; None if only code of the program could find it."""
+    """The value that a write is about to replace; None if there is none, or if only a descriptor could return it."""
     if kind == "cell":
         assert isinstance(target, types.CellType)
         try:
@@ -660,7 +668,7 @@ def _replaced_value(kind: str, target: object, name: str) -> object:
 
 
 def _is_member(attributes: dict[str, Any], name: str) -> bool:
-    """Whether a name is that of a module's parameter, buffer or submodule, whose attributes are `attributes`."""
+    """Whether a name is the name of a parameter, buffer or submodule of a module with these attributes."""
     return name not in attributes and any(name in (attributes.get(table) or ()) for table in sources.MEMBERS)
 
 
@@ -669,7 +677,8 @@ def _has_table(module: torch.nn.Module, attributes: dict[str, object]) -> bool:
 
 
 def items_of(value: dict[K, V]) -> list[tuple[K, V]]:
-    """The items in their order, ignoring overrides of a subclass (an OrderedDict has an order of its own).
+    """The (key, value) pairs of a dict in their order (that of the OrderedDict if it is one), ignoring overrides of a
+    subclass.
 
     Raises:
         Break: dict's own methods have changed an OrderedDict, whose order no longer matches its content.
@@ -686,7 +695,7 @@ def items_of(value: dict[K, V]) -> list[tuple[K, V]]:
 
 
 def refuse_past_order(fn: object, args: Sequence[object]) -> None:
-    """Break before dict's own methods change an OrderedDict: its order would no longer match its content."""
+    """End the graph before methods of dict change an OrderedDict, whose order would no longer match its content."""
     if (
         args
         and getattr(fn, "__objclass__", None) is dict
@@ -706,7 +715,7 @@ _CHANGING = frozenset(
 
 
 def own_items(value: Iterable[T]) -> list[T]:
-    """The items (of a dict: the keys) of a builtin container or of a subclass, ignoring overrides."""
+    """The items (for a dict, the keys) of a builtin container, ignoring overrides of a subclass."""
     if isinstance(value, dict):
         return [key for key, _ in items_of(value)]
     kind = next((each for each in _BUILT_IN if isinstance(value, each)), None)
@@ -722,7 +731,7 @@ def set_items(value: set[object] | frozenset[object]) -> tuple[object, ...]:
 
 
 def _fill_set(kind: Any, items: Iterable[object]) -> set[object] | frozenset[object]:
-    """An instance of a subclass of set or frozenset, without a call of its own methods."""
+    """An instance of a set class with these items; methods of a subclass are not called."""
     if issubclass(kind, frozenset):
         return frozenset.__new__(kind, items)
     out = set.__new__(kind)
@@ -731,7 +740,8 @@ def _fill_set(kind: Any, items: Iterable[object]) -> set[object] | frozenset[obj
 
 
 def has_written(vm: Interpreter, keys: Collection[tuple[int, str]]) -> bool:
-    """Whether the captured function has written to one of these targets: to a name, or to any item of a container."""
+    """Whether the captured function has written to one of these (id of a target, name), or to any item if the target is
+    a container."""
     changed = {id(mirror.original) for mirror in vm.effects.mirrors.values() if mirror.changed}
     written = {(id(store.target), store.name) for store in vm.effects.stores.values()}
     return any(key in written or key[0] in changed for key in keys)

@@ -1,10 +1,9 @@
-"""Objects of the program that run code when they die: generators suspended in a `try`, objects with a `__del__`.
+"""Tracks objects that run code of the program when they die: objects with a `__del__`, generators in a `try`.
 
-Python runs that code as soon as the last reference is gone, which is visible to the program. Capture lets Python do so:
-an instruction of the captured frame that drops the last reference to such an object runs in plain Python, between two
-graphs. Objects that the capture itself would make and drop are made in plain Python before
-(`Interpreter.close_generators`, `objects.construct`), so that only objects that the frame was given remain to be
-tracked here.
+Python runs that code as soon as the last reference is gone, which the program can observe. Therefore an instruction of
+the captured frame that drops the last reference to such an object runs in plain Python, between two graphs. Objects
+that the capture itself would make and drop are handled earlier (`Interpreter.close_generators`, `objects.construct`),
+so only objects that existed before the frame are tracked here.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _QUIET = classes(*LEAVES, TraceTensor)
 
 
 class Finalizers:
-    """The objects with finalizers that a capture was given, and what refers to them.
+    """The external objects with finalizers of one capture, and the values that refer to them.
 
     Args:
         vm: the capture.
 
     Attributes:
-        owned: each such object, and the value of the variable or stack element that led to it.
-        allowed: an instruction may run in plain Python.
+        owned: each such object, with the value of the variable or stack element from which it was found.
+        allowed: whether an instruction of the captured frame may run in plain Python.
     """
 
     def __init__(self, vm: Interpreter) -> None:
@@ -56,7 +55,7 @@ class Finalizers:
         self._through.clear()
 
     def begin(self, given: Iterable[object]) -> None:
-        """Record the variables, stack elements and handled exceptions with which the frame starts."""
+        """Record the variables, stack elements and handled exceptions that exist when the frame starts."""
         for each in given:
             if type(each) is Unread:
                 self._given.append(each)
@@ -77,7 +76,7 @@ class Finalizers:
         """Check, after an instruction, that no object with a finalizer became unreachable.
 
         Raises:
-            Break: one did.
+            Break: such an object became unreachable.
         """
         for value, by in self.owned:
             whole = value is by or not self.vm.effects.stores
@@ -90,7 +89,7 @@ class Finalizers:
         """Check a value that the frame is about to remove from an external object.
 
         Raises:
-            Break: it, or an object that it refers to, has a finalizer.
+            Break: the value, or an object that it refers to, has a finalizer.
         """
         if self.allowed and type(value) not in _QUIET and native.finalizers(value):
             raise Break(f"a {type(value).__name__} is replaced", "it does something when it is dropped", silent=True)
@@ -108,26 +107,25 @@ class Finalizers:
                     self.vm.guards.check(source, native.NO_FINALIZER, None)
 
     def _may_have(self, given: Unread, kept: set[int]) -> bool:
-        """Whether a later call may have an object with a finalizer where this one has none."""
+        """Whether a later call may have an object with a finalizer in this variable, which has none at this call."""
         value = given.value
         if value is native.NULL or type(value) in LEAVES or issubclass(type(value), torch.Tensor):
             return not self.vm.guards.has(given.source)  # a value that was read is guarded
         return id(value) not in kept and not native.finalizers(value)
 
     def leads_to_one(self, value: object) -> bool:
-        """Whether a value of the capture is or refers to an object with a finalizer, or a generator, which may get
-        one."""
+        """Whether a value is, or refers to, an object with a finalizer or an unexhausted generator."""
         doomed = set(map(id, self.doomed()))
         if not doomed or type(value) in _QUIET:
             return False
         return any(id(each) in doomed for each in self._reach([value]))
 
     def doomed(self) -> list[object]:
-        """The objects with finalizers that the frame was given, and the generators that it made and did not exhaust."""
+        """The external objects with finalizers, and the generators that the program made and did not exhaust."""
         return [value for value, _ in self.owned] + [each for each in self.vm.python.generators if not each.done]
 
     def _is_direct(self, value: object) -> bool:
-        """Whether a variable or stack element still has the value, and nothing can have written to it."""
+        """Whether a variable, stack element or handled exception still is the value, and the value has no mirror."""
         if id(value) in self.vm.effects.mirrors:
             return False
         for frame in self.vm.frames:
@@ -137,8 +135,8 @@ class Finalizers:
         return False
 
     def _is_reachable(self, value: object) -> bool:
-        """Whether a root leads to the value. The path that did last time is tried first: this is asked after each
-        instruction, and what a root leads to may be large."""
+        """Whether the value is reachable from a root. This runs after each instruction, and many objects may be
+        reachable, so the path that was found last time is checked first."""
         roots = list(map(_read, self._roots()))
         path = self._through.get(id(value))
         if path is None or not self._is_path(path, roots):
@@ -152,9 +150,9 @@ class Finalizers:
         return all(any(after is each for each in self._referents(before)) for before, after in itertools.pairwise(path))
 
     def _path(self, roots: Sequence[object], value: object) -> list[object] | None:
-        """The fewest objects of which a root is the first, the value the last, and each refers to the next; None: there
-        are none, or they are further away than `_MAX_VISITED` objects for each root."""
-        searched: dict[int, tuple[object, object]] = {}  # by identity: the object, and one that refers to it
+        """A shortest path from a root to the value, as the list of objects each of which refers to the next; None if
+        there is no path, or if the search visits more than `_MAX_VISITED` objects for each root."""
+        searched: dict[int, tuple[object, object]] = {}  # id -> (object, an object that refers to it)
         waiting: deque[tuple[object, object]] = deque((root, None) for root in roots)
         while waiting:
             each, before = waiting.popleft()
@@ -168,7 +166,7 @@ class Finalizers:
         return None
 
     def is_reached(self, value: object) -> bool:
-        """Whether the value is reachable from the frame, or from what it has stored."""
+        """Whether the value is reachable from the frame, or from values that the frame has stored."""
         return any(value is each for each in self._reach(self._roots(), value))
 
     def _roots(self) -> list[object]:
@@ -181,8 +179,8 @@ class Finalizers:
         return out
 
     def _reach(self, roots: list[Any], wanted: object = None) -> Iterator[object]:
-        """All objects reachable from the roots, with the changes of the capture; of opaque objects only the wanted
-        one."""
+        """All objects that are reachable from the roots, including deferred writes; among leaves and opaque objects
+        only `wanted`."""
         seen: set[int] = set()
         waiting = list(roots)
         while waiting:
@@ -197,11 +195,11 @@ class Finalizers:
                 waiting.extend(self._referents(value))
 
     def _ends(self, value: object) -> bool:
-        """Whether nothing is looked for behind the value."""
+        """Whether the search does not continue with the referents of the value."""
         return type(value) in LEAVES or isinstance(value, _OPAQUE) or value is self.vm
 
     def _referents(self, value: object) -> Sequence[object]:
-        """The objects to which a value refers, with the changes that the capture has deferred."""
+        """The objects to which a value refers, including deferred writes."""
         if isinstance(value, types.FunctionType):
             return [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__, value.__dict__]
         if isinstance(value, TracedGenerator):
@@ -213,12 +211,12 @@ class Finalizers:
 
 
 def _read(value: object) -> object:
-    """The value that a variable or stack element of a frame stands for."""
+    """The value of a variable or stack element, also if the program has not read it yet."""
     return value.value if type(value) is Unread else value
 
 
 def _traced(value: object, before: object, searched: Mapping[int, tuple[object, object]]) -> list[object]:
-    """The path to the value, by what led to each object."""
+    """The path from a root to the value, which `before` refers to; `searched` has the predecessor of each object."""
     path = [value]
     while before is not None:
         path.append(before)
@@ -227,9 +225,10 @@ def _traced(value: object, before: object, searched: Mapping[int, tuple[object, 
 
 
 def _is_watchable(value: object) -> bool:
-    """Whether code may run when the object dies although its class has no `__del__`: a weak reference's callback."""
+    """Whether code may run when the object dies, such as the callback of a weak reference, although its class has no
+    `__del__`."""
     return type(value) not in LEAVES and not isinstance(value, (torch.Tensor, *_OPAQUE))
 
 
 _MAX_VISITED = 5000
-"""Maximum number of objects that are searched from one root."""
+"""Maximum number of objects that a search visits for each root."""

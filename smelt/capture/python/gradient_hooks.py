@@ -1,7 +1,7 @@
-"""Hooks on leaves whose gradients are computed inside the captured function: called like any function of the program.
+"""Calls of the hooks on leaves whose gradients the captured function computes.
 
-The table of hooks is read as the program would read it, so that guards cover it. Hooks run with gradients off, on the
-accumulated gradient, in the order in which the autograd engine reaches the leaves.
+Hooks are interpreted like other functions of the program, and their table is read with guards. Hooks run with gradients
+disabled, on the accumulated gradient, in the order in which the autograd engine reaches the leaves.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from smelt.capture.core.interface import Interpreter
 from smelt.graph.trace.trace import TraceTensor
 
 _FIRST = -(1 << 62)
-"""Sequence number of nodes that add to `.grad`: the engine runs them before all others that are ready."""
+"""Priority of nodes that add to `.grad`: the engine runs them before all other ready nodes."""
 
 
 def call_hooks(vm: Interpreter, leaf: TraceTensor, gradient: TraceTensor) -> TraceTensor:
-    """Call the `register_hook` hooks of a leaf: the gradient, or what the hooks return in its place."""
+    """Call the `register_hook` hooks of a leaf; returns the gradient, or its replacement that the hooks return."""
     for hook in _hooks(vm, leaf, "_backward_hooks"):
         with vm.ambient.gradients(False):
             changed = vm.call(hook, (gradient,), {})
@@ -61,7 +61,7 @@ def registered(vm: Interpreter, tensor: TraceTensor) -> list[Any]:
 
 
 def _edges_to(nodes: Iterable[torch.autograd.graph.Node]) -> dict[torch.autograd.graph.Node, int]:
-    """The number of edges to each node below these."""
+    """The number of incoming edges of each node that is reachable from these nodes."""
     waiting: dict[torch.autograd.graph.Node, int] = {}
     found = list(nodes)
     seen = set(found)
@@ -76,7 +76,8 @@ def _edges_to(nodes: Iterable[torch.autograd.graph.Node]) -> dict[torch.autograd
 
 
 def in_order(roots: Sequence[torch.Tensor], leaves: Sequence[TraceTensor]) -> list[TraceTensor]:
-    """The leaves in the order in which the engine reaches them: later operations first, leaves as soon as possible."""
+    """The leaves in the order in which the engine reaches them: it runs later operations first, and leaves once they
+    are ready."""
     waiting = _edges_to(root.grad_fn for root in roots if root.grad_fn is not None)
     count = itertools.count()
     ready: list[tuple[int, int, Any]] = []

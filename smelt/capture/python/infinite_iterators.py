@@ -1,6 +1,6 @@
-"""Infinite iterators of C code in an arm of a branch on a tensor's value.
+"""Check for infinite iterators that C code would exhaust in an arm of a branch on a tensor's value.
 
-Both arms are captured, also the one that the program never runs: C code must not loop endlessly there.
+Both arms are captured, including one that the program may never run, and C code must not loop endlessly there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def refuse_endless(fn: Callable[..., object], args: Args) -> None:
     """Check the arguments that C code is about to exhaust in an arm of a branch.
 
     Raises:
-        Break: one of them has no end.
+        Break: one of them is infinite.
     """
     if any(map(_is_endless, args)) and _exhausts(fn):
         raise Break(f"{fn.__name__}() of an iterator without end", "it stands in one way of a branch")

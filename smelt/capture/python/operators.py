@@ -1,4 +1,4 @@
-"""Unary, binary and comparison operators: numbers at once, tensors as graph nodes, objects by their dunder methods."""
+"""Unary, binary and comparison operators on numbers, on tensors (as graph nodes) and on objects (dunder methods)."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ _OUT_OF_PLACE = {
     operator.itruediv: operator.truediv,
     operator.ixor: operator.xor,
 }
-"""`n += tensor` with a number `n` makes a new tensor."""
+"""In-place operator -> the operator for `n += tensor` with a number `n`, which makes a new tensor."""
 
 _JOINING = frozenset({operator.add, operator.iadd, operator.mul, operator.imul, operator.or_, operator.ior})
-"""Operators that pass the items of containers on unread."""
+"""Operators that copy the items of containers without reading them."""
 
 _FORMATTING = (operator.mod, operator.imod)
-"""Operators that format the other operand if one is a text."""
+"""Operators that format the right operand if the left one is a `str` or `bytes`."""
 
 _TEXTS = classes(str, bytes)
 _FLOORING = (operator.floordiv, operator.ifloordiv)
@@ -80,12 +80,12 @@ UNARY: tuple[Callable[..., object], ...] = (operator.neg, operator.pos, operator
 
 
 def _floors_floats(kinds: set[type]) -> bool:
-    """Whether `//` on numbers of these types is a division of floats, one of which is symbolic."""
+    """Whether `//` on operands of these types divides floating-point numbers, at least one of which is symbolic."""
     return kinds <= _NUMBERS and (torch.SymFloat in kinds or kinds == {float, torch.SymInt})
 
 
 def _of_leaves(fn: Callable[..., object], left: object, right: object) -> object:
-    """An operator on plain numbers and texts."""
+    """The result of an operator on plain data."""
     left, right = with_supported_operands(left, right)
     floors = fn in _FLOORING and _floors_floats({type(left), type(right)})
     return user(floor_divided if floors else fn, left, right)
@@ -118,9 +118,10 @@ def binary(vm: Interpreter, fn: Callable[..., object], left: object, right: obje
 def _methods(
     vm: Interpreter, left: object, right: object, forward: tuple[str, ...], reflected: str
 ) -> list[tuple[Any, object, object]]:
-    """(method, operand, other operand) for the methods written in Python, in the order in which Python tries them.
+    """(method, operand, other operand) of the operands' methods that are written in Python, in the order of Python's
+    calls.
 
-    A tensor's operator runs before the other operand's method is tried.
+    If the left operand is a tensor whose operator accepts the right one, the right one's method is not included.
     """
     if type(left) is TraceTensor:
         forward = (next((name for name in forward if hasattr(vm.type_of(left), name)), forward[-1]),)
@@ -140,8 +141,8 @@ def _torchs(operand: object) -> bool:
 
 
 def _without_methods(left: object, right: object, asked: list[tuple[Any, object, object]]) -> tuple[object, object]:
-    """The operands for Python's behaviour after all their methods returned NotImplemented: those are not called
-    twice."""
+    """Substitutes for the operands after all their methods returned NotImplemented; the substitutes have no methods, so
+    that Python's fallback or error results without a second call."""
     mute = {id(type(obj)): type(type(obj).__name__, (), {}) for _, obj, _ in asked}
     first = mute[id(type(left))]() if id(type(left)) in mute else left
     if left is right:
@@ -157,7 +158,7 @@ def unary(vm: Interpreter, fn: Callable[..., object], value: object) -> object:
     if type(value) is PrologueValue:
         return vm.prologue.run(fn, (value,), {})
     if fn is operator.invert and type(value) is bool:
-        vm.effects.defer(fn, (value,), {})  # Python 3.12 warns of it, when the program runs
+        vm.effects.defer(fn, (value,), {})  # Python 3.12 warns; residual code repeats this call
         return user(fn, int(value))
     method = python_method(vm, value, f"__{fn.__name__.strip('_')}__")
     return vm.call(method, (value,), {}) if method is not None else user(fn, value)
@@ -191,7 +192,8 @@ def compare(vm: Interpreter, fn: Callable[..., object], left: object, right: obj
 def _comparing(
     vm: Interpreter, fn: Callable[..., object], left: object, right: object
 ) -> list[tuple[Any, object, object]]:
-    """The same for comparisons; without a `__ne__`, `!=` negates the answer of `__eq__`."""
+    """(method, operand, other operand) for a comparison, in the order of Python's calls; without a `__ne__`, `!=`
+    negates `__eq__`."""
     if type(left) is TraceTensor and _torchs(right):
         replaced = python_method(vm, left, _COMPARE[fn][0])
         return [] if replaced is None else [(replaced, left, right)]

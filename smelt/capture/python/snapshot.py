@@ -1,4 +1,4 @@
-"""Snapshots of the objects that a capture can reach: to find what one arm of a branch changed, and to undo it."""
+"""Snapshots of the objects that a capture can reach, to find and undo the changes of one arm of a branch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from smelt.graph.trace.trace import TraceTensor
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.CodeType, TraceTensor, Unread)
 
 Content = dict[Any, Any]
-"""The content of an object: items of a dictionary or list by `("item", key)`, attributes by `("", name)`."""
+"""The content of an object: `("item", key)` -> item of a dictionary or list, `("", name)` -> attribute."""
 
 
 class CannotUndo(Exception):
-    """An arm changed something that cannot be deferred or cannot be undone."""
+    """An arm made a change that cannot be deferred or undone."""
 
 
 class Snapshot:
@@ -32,7 +32,7 @@ class Snapshot:
 
     Args:
         vm: the capture.
-        roots: variables and stacks of its frames.
+        roots: the variables and stack elements of the capture's frames.
     """
 
     def __init__(self, vm: Interpreter, roots: Iterable[object]) -> None:
@@ -55,7 +55,7 @@ class Snapshot:
         return id(value) in self.contents
 
     def take_changes(self) -> dict[int, Content]:
-        """Undo the changes since the snapshot: object id -> the content that each changed object had until now.
+        """Undo the changes since the snapshot; returns id of each changed object -> its content before the undo.
 
         Raises:
             CannotUndo: external objects were changed as well.
@@ -71,7 +71,7 @@ class Snapshot:
         return changes
 
     def changed(self) -> bool:
-        """Whether an object has changed, or anything but warnings was deferred."""
+        """Whether an object has changed since the snapshot, or an effect other than a warning was deferred."""
         stores, deferred, *rest = self._effects()
         before, heard, *others = self.effects
         if (stores, rest) != (before, others):
@@ -89,7 +89,7 @@ class Snapshot:
 
 
 def _named(content: Content, kind: str) -> list[tuple[Any, object]]:
-    """The (name, value) pairs of the content whose keys are of one kind, "item" or ""."""
+    """The (name, value) pairs of the content whose keys have this kind ("item" or "")."""
     return [(key[1], item) for key, item in content.items() if type(key) is tuple and key[:1] == (kind,)]
 
 
@@ -105,7 +105,7 @@ def set_content(value: Any, content: Content) -> None:
     """Set the content of an object.
 
     Raises:
-        CannotUndo: only methods of the object itself could change its content.
+        CannotUndo: the content can be set only by methods of the program.
     """
     attributes, items = dict(_named(content, "")), _named(content, "item")
     if isinstance(value, dict):
@@ -126,7 +126,7 @@ def set_content(value: Any, content: Content) -> None:
 
 
 def _same(a: Content, b: Content) -> bool:
-    made = classes(int, range)  # the position of an iterator is a new object at each read
+    made = classes(int, range)  # each read of an iterator's position makes a new object
     return list(a) == list(b) and all(a[k] is item or type(item) in made and a[k] == item for k, item in b.items())
 
 
@@ -174,7 +174,7 @@ def _progress(iterator: Any) -> list[object]:
         return []
     out: list[Any] = []
     for item in (*reduced[1], *reduced[2:]):
-        if isinstance(item, (list, tuple)):  # `__reduce__` may have made this object for its result
+        if isinstance(item, (list, tuple)):  # a new object, made for the result of `__reduce__`
             out += [len(item), *item]
         else:
             out.append(item)

@@ -1,8 +1,8 @@
-"""The meaning of opcodes: stack, variables and jumps, as far as all supported CPython versions share them.
+"""Handlers of the opcodes for stack, variables and jumps that all supported CPython versions share.
 
-A handler gets (vm, frame, decoded argument); it returns None, or RETURN or YIELD when the frame stops. A version's
-table (`opcodes.py311` ...) lists the names of its opcodes; `opcodes.data`, `opcodes.calls` and `.exceptions` define the
-other handlers.
+A handler gets (vm, frame, decoded argument); it returns None, or RETURN or YIELD if the frame stops. The table of a
+version (`opcodes.py311` ...) extends the common handlers; `opcodes.data`, `opcodes.calls` and `opcodes.exceptions`
+define others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMMON: dict[str, Op] = {}
 
 
 def raw(site: Site) -> int:
-    """The argument unchanged."""
+    """The raw argument."""
     return site.arg
 
 
@@ -54,7 +54,7 @@ def backward(site: Site) -> Jump:
 
 
 def opcode(*names: str, decode: Callable[[Site], object] = raw) -> Callable[[H], H]:
-    """Decorator: the handler of these opcodes in every version."""
+    """Decorator: register the handler of these opcodes for every version."""
 
     def register(fn: H) -> H:
         for each in names:
@@ -65,14 +65,14 @@ def opcode(*names: str, decode: Callable[[Site], object] = raw) -> Callable[[H],
 
 
 MAX_ARM_ITERATIONS = 10_000
-"""Limit of the loop iterations in one arm of a branch on a tensor's value."""
+"""Maximum number of loop iterations in one arm of a branch on a tensor's value."""
 
 
 def count_iteration(vm: Interpreter) -> None:
     """Count a loop iteration. Both arms of a branch are captured, and the one that is not taken may loop endlessly.
 
     Raises:
-        Break: there were too many in one arm.
+        Break: one arm has more than `MAX_ARM_ITERATIONS` iterations.
     """
     if vm.control.branching:
         vm.control.arm_iterations += 1
@@ -81,7 +81,7 @@ def count_iteration(vm: Interpreter) -> None:
 
 
 def counting_iterations(handler: Handler) -> Handler:
-    """Decorator: count an iteration when the instruction jumps backward."""
+    """Decorator of a handler: count an iteration if the instruction jumps backward."""
 
     def turn(vm: Interpreter, f: Frame, arg: object) -> object:
         count_iteration(vm)
@@ -139,7 +139,8 @@ def load_const(vm: Interpreter, f: Frame, arg: object) -> None:
 
 
 def own_constant(vm: Interpreter, value: tuple[object, ...]) -> tuple[object, ...]:
-    """A constant of the code. Python merges equal constants of a file, so an argument may be the very same object."""
+    """The tuple to use for a constant of the code. Python merges equal constants of a file, so an external value may be
+    the same object."""
     vm.python.constants.add(id(value))
     items = [own_constant(vm, item) if type(item) is tuple else item for item in value]
     known = id(value) in vm.sources or any(a is not b for a, b in zip(items, value, strict=True))
@@ -169,7 +170,7 @@ def unbound_slot(code: types.CodeType, slot: int) -> NameError:
 
 
 def read_variable(vm: Interpreter, f: Frame, slot: int) -> Any:
-    """The value of a variable; its guards are added at the first read."""
+    """The value of a variable; the first read adds its guards."""
     variable = f.locals[slot]
     if type(variable) is Unread:
         variable = f.locals[slot] = vm.external(variable.value, variable.source)
@@ -182,10 +183,10 @@ _STORES = ("STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST")
 
 
 def store_unread(vm: Interpreter, f: Frame) -> None:
-    """Do the stores with which a frame continues without reading the stored values; then read the rest of its stack.
+    """Run the stores at which a frame resumes without reading the stored values, then read the rest of its stack.
 
-    The item of a `for` loop is on the stack and is stored to variables. If it were read there, every item would be
-    guarded by its value, and a loop with a break in it would need a cache entry for each iteration.
+    The item of a `for` loop is on the stack and is stored to variables. If the item were read, its value would be
+    guarded, and a loop with a graph break would need a cache entry for each iteration.
     """
     names, raw = f.decoded.names, f.decoded.raw
     while f.stack and type(f.stack[-1]) is Unread:
@@ -297,7 +298,7 @@ def store_global(vm: Interpreter, f: Frame, arg: str) -> None:
 def delete_global(vm: Interpreter, f: Frame, arg: str) -> None:
     vm.load_global(f, arg)
     if arg not in f.globals and vm.effects.stores.get(("global", id(f.globals), arg)) is None:
-        user_raise(NameError(f"name {arg!r} is not defined", name=arg))  # even if there is a builtin of that name
+        user_raise(NameError(f"name {arg!r} is not defined", name=arg))  # also if a builtin has this name
     vm.effects.store_variable(f.globals, arg, DELETED)
 
 
@@ -358,7 +359,8 @@ def get_iter(vm: Interpreter, f: Frame, arg: object) -> None:
 
 
 def for_iter(vm: Interpreter, f: Frame, arg: int) -> None:
-    """Advance the loop; the version's table decodes where an exhausted one continues."""
+    """Push the next item of the loop's iterator, or jump to `arg`, which the version's table decodes, if it is
+    exhausted."""
     value = containers.advance(vm, f.stack[-1])
     if value is containers.END:
         f.stack.pop()

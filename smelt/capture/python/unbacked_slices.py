@@ -1,8 +1,8 @@
 """Slices and indices with data-dependent bounds: `x[:n]` after `n = t.item()`, `x[y.argmax()]`.
 
-Python clamps bounds and counts negative ones from the end, whatever the number is. So the graph computes the resulting
-bound on a tensor of no dimensions, and reads it: a number between 0 and the size. The length of the slice is read in
-the same way, not computed as a difference of two bounds, so that nothing has to be proved of it.
+Python clamps bounds, and counts negative ones from the end. The graph does the same on a tensor without dimensions, and
+reads the result: a number between 0 and the size. It also reads the length of the slice, which is not computed as a
+difference of two bounds, so that no property of this difference has to be proved.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from smelt.shapes.unbacked import is_unbacked
 
 
 def known_slices(vm: Interpreter, tensor: TraceTensor, key: object) -> Any:
-    """The index of a tensor, with data-dependent bounds of slices replaced by bounds within the tensor."""
+    """The index for a tensor, with data-dependent bounds of slices replaced by bounds within the tensor."""
     items = key if type(key) is tuple else (key,)
     if not vm.values.are_read or not any(type(item) is slice and _is_unknown(item) for item in items):
         return key
@@ -55,7 +55,8 @@ def set_unknown_item(vm: Interpreter, tensor: TraceTensor, key: object, value: o
 
 
 def _without_numbers(vm: Interpreter, tensor: TraceTensor, key: object) -> tuple[Any, tuple[Any, ...]]:
-    """The tensor with the elements of data-dependent indices selected, and the rest of the index."""
+    """(tensor after the selection at data-dependent indices, rest of the index); NotImplemented without such an
+    index."""
     items = key if type(key) is tuple else (key,)
     if not vm.values.are_read or not any(map(_is_number, items)) or not all(map(_is_basic, items)):
         return NotImplemented, ()
@@ -84,7 +85,7 @@ def _select(vm: Interpreter, tensor: TraceTensor, dim: int, index: object) -> An
 
 
 def _is_number(item: object) -> bool:
-    """Whether it is a data-dependent number, perhaps as a tensor."""
+    """Whether the item is a data-dependent number, also as a tensor."""
     if type(item) is TraceTensor:
         return not item.dim() and item.dtype in _INDICES
     return type(item) is torch.SymInt and is_unbacked(from_torch(item))
@@ -94,12 +95,12 @@ _BASIC = classes(int, torch.SymInt, slice)
 
 
 def _is_basic(item: object) -> bool:
-    """Whether an index with this item gives a view."""
+    """Whether the item is basic: an index of such items gives a view."""
     return item is None or item is ... or type(item) in _BASIC or _is_number(item)
 
 
 _INDICES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
-"""Types of numbers that select an element; tensors of other types are masks."""
+"""Dtypes of tensors whose number selects an element."""
 
 
 def _is_unknown(item: slice) -> bool:
@@ -107,14 +108,14 @@ def _is_unknown(item: slice) -> bool:
 
 
 def taken(item: object) -> int:
-    """The number of dimensions that an index consumes."""
+    """The number of the tensor's dimensions that an item of an index consumes."""
     if item is None or item is Ellipsis or isinstance(item, bool):
         return 0
     return item.dim() if type(item) is TraceTensor and item.dtype in (torch.bool, torch.uint8) else 1
 
 
 def _remembered(vm: Interpreter, size: object, item: slice) -> slice:
-    """The slice computed before for the same bounds and size: it has the same length."""
+    """The slice for a data-dependent one, cached by bounds and size so that equal slices have the same length."""
     given = (item.start, item.stop, item.step, size)
     key = tuple(text(from_torch(v)) if isinstance(v, torch.SymInt) else v for v in given)
     if vm.control.branching or vm.control.decided or any(type(v) is TraceTensor for v in given):
@@ -148,7 +149,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _bound(vm: Interpreter, value: Any, size: Any) -> object:
-    """The position between 0 and `size` of a slice's bound: a tensor of no dimensions if it is data-dependent."""
+    """A slice's bound, clamped to 0 ... `size`; a tensor without dimensions if it is data-dependent."""
     if type(value) is not TraceTensor:
         number, whole = from_torch(value), from_torch(size)
         if not is_unbacked(number):
@@ -169,17 +170,17 @@ def _scalar(vm: Interpreter, value: object) -> object:
 
 
 def _read(vm: Interpreter, scalar: object, most: object) -> Any:
-    """Read the number in a tensor, which lies between 0 and `most`."""
+    """Read the number in a tensor, with checks that it is between 0 and `most`."""
     value = vm.tensors.run(torch.Tensor.item, (scalar,), {}, method="item")
     number = from_torch(value)
     if isinstance(number, Size):
         for fact in (Assumed(">=", number, 0, ""), Assumed(">=", from_torch(most), number, "")):
-            # for stages that trace once more
+            # needed by later stages, which trace the graph
             _expect(vm, number, fact, "a slice lies within its tensor", "RuntimeError")
     return value
 
 
 def _expect(vm: Interpreter, number: Size, fact: Assumed, text: str, error: str) -> None:
-    """Record a check of the graph that the fact holds."""
+    """Assume a fact, and record a check in the graph that it is true."""
     number.owner.learn(fact)
     vm.tensors.check(fact, text, error)

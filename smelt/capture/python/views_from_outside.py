@@ -1,7 +1,7 @@
-"""External views of dictionaries: keys, values, items, read-only proxies.
+"""Reads of external views of dictionaries: keys, values, items, and read-only proxies.
 
-A view of the dictionary's mirror replaces the external one: its content is guarded when C code reads it, and it shows
-the program's writes to the dictionary.
+A view of the dictionary's mirror replaces the external view. Its content is guarded when C code reads it, and it
+includes the program's writes to the dictionary.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from smelt.capture.core.sources import Source
 from smelt.capture.core.values import read_object
 
 _MAX_ITEMS_READ = 200
-"""Limit of a dictionary's items that are read at once; C code that reads a larger view ends the graph."""
+"""Maximum number of items of a dictionary that is mirrored for a view; C code that reads a larger view ends the
+graph."""
 
 
 def viewed(view: object) -> Any:
-    """The mapping that a view shows; Python code has no access to it."""
+    """The mapping of a view, to which Python code has no direct access."""
     return gc.get_referents(view)[0]
 
 
@@ -55,5 +56,6 @@ def read_view(vm: Interpreter, view: object, source: Source) -> object:
 
 
 def _has_owner(mapping: dict[object, object]) -> bool:
-    """Whether this is the dictionary of a class or a module, which the program also writes in other ways."""
+    """Whether this is the dictionary of a class or a module, which the program also writes through attributes or
+    globals."""
     return "__builtins__" in mapping or {"__module__", "__doc__"} <= mapping.keys() or "__spec__" in mapping

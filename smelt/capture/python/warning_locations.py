@@ -1,4 +1,4 @@
-"""Warnings of the program, and of torch on its behalf: deferred, and given at the location that eager reports."""
+"""Locations of deferred warnings of the program and of torch: the same as eager reports."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from smelt.capture.core.interface import Interpreter
 
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _NOWHERE = "sys", 1 if sys.version_info < (3, 12) else 0, "sys", vars(sys).setdefault("__warningregistry__", {})
-"""The location of a warning with more levels than there are frames."""
+"""The location of a warning whose `stacklevel` exceeds the number of frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarningLocation:
-    """The location of a warning: a line of a file, and the globals of the code there."""
+    """The location of a warning: a line of a file, and the globals of the code at this line."""
 
     globals: dict[str, Any]
     filename: str
@@ -32,13 +32,14 @@ class WarningLocation:
 
 
 def location_of(vm: Interpreter, level: int, skipped: tuple[str, ...] = ()) -> WarningLocation | int:
-    """The location that `warnings.warn(stacklevel=level)` reports; a number: that many frames above the captured one.
+    """The location that `warnings.warn(stacklevel=level)` reports; a number n if it is that of the n-th frame above the
+    captured one.
 
     Args:
-        skipped: prefixes of file names that do not count (`skip_file_prefixes`).
+        skipped: prefixes of the names of files whose frames are not counted (`skip_file_prefixes`).
 
     Raises:
-        Break: the files of frames above the captured one would decide.
+        Break: the location depends on the files of frames above the captured one.
     """
     level = max(level, 2 if skipped else 1)
     for k, location in enumerate(_locations(vm)):
@@ -53,7 +54,7 @@ def location_of(vm: Interpreter, level: int, skipped: tuple[str, ...] = ()) -> W
 
 
 def _locations(vm: Interpreter) -> Iterator[WarningLocation]:
-    """The locations of the frames that eager would have, innermost first, up to the captured one."""
+    """The locations of the frames that eager execution would have, innermost first, up to the captured frame."""
     for depth in reversed(range(len(vm.frames))):
         frame = vm.frames[depth]
         yield WarningLocation(frame.globals, frame.code.co_filename, frame.at.line)
@@ -63,7 +64,7 @@ def _locations(vm: Interpreter) -> Iterator[WarningLocation]:
 
 @functools.cache
 def _of_modules() -> tuple[WarningLocation, ...]:
-    """The locations in `nn.Module._call_impl` and `_wrapped_call_impl` of calls without hooks."""
+    """The locations of the calls in `nn.Module._call_impl` and `_wrapped_call_impl`, for modules without hooks."""
     locations = []
     for function, call in ((nn.Module._call_impl, "return forward_call("), (_WRAPPED, "return self._call_impl(")):
         lines, first = inspect.getsourcelines(function)
@@ -76,14 +77,15 @@ _WRAPPED = nn.Module._wrapped_call_impl
 
 
 def location_of_torchs(vm: Interpreter, warned: Warned) -> WarningLocation | int:
-    """The same of a warning that torch has given."""
+    """The location of a warning of torch; a number n if it is that of the n-th frame above the captured one."""
     return location_of(vm, warned.up + 1) if warned.location is None else WarningLocation(*warned.location)
 
 
 def above(level: int) -> tuple[str, int, str, dict[object, object]]:
-    """File, line, module and registry of a frame above the caller, as `warnings.warn_explicit` takes them.
+    """(file, line, module, registry) of the `level`-th frame above the caller, as arguments of
+    `warnings.warn_explicit`.
 
-    Frames of the compiler are skipped, and so are frames of a function that continues in a later frame.
+    Frames of the compiler are not counted, nor are frames of a function that continues in a later frame.
     """
     below: FrameType = sys._getframe(1)
     frame: FrameType | None = below.f_back
@@ -100,7 +102,7 @@ def above(level: int) -> tuple[str, int, str, dict[object, object]]:
 
 
 def _is_ours(frame: FrameType, below: FrameType) -> bool:
-    """Whether it is a frame of the compiler, or the beginning of a function that continues in the frame below."""
+    """Whether a frame belongs to the compiler, or is the first one of a function that continues in the frame below."""
     code, rest = frame.f_code, below.f_code
     if code.co_filename.startswith((_HERE, "<smelt ")):
         return True
