@@ -1,13 +1,13 @@
-"""Artefacts: compiled programs as files, which a fresh process loads without capture, tracing or a compiler.
+"""Artefacts: files with compiled programs, which a new process loads without capture, tracing or a C++ compiler.
 
-    container   the file: a header, the contents as data, libraries and tensors, and a checksum over all of it
-    machine     where an artefact may be used: versions, processor, OpenMP runtime
-    codec       values of the plan of a call as JSON, and back: a closed list of kinds, never pickle
-    references  objects of the program by name, and marks by which another process recognizes them
-    guards      guards as data
-    programs    the programs of a graph as data: texts, libraries, the plan of a call
-    artefact    `smelt.load`, saving, and the compiled callable that an artefact gives for a model or function
-    owner       answers the frame hook for functions that an artefact was applied to
+    container   the file format: a header, the contents as data, libraries and tensors, and a checksum over the file
+    machine     checks the versions, processor and OpenMP runtime that an artefact needs
+    codec       encodes values of the plan of a call as JSON and decodes them: a closed list of kinds, never pickle
+    references  names objects of the program, and describes them by marks, which another process compares
+    guards      encodes and decodes guards
+    programs    encodes and decodes the programs of a graph: texts, libraries, the plan of a call
+    artefact    `smelt.load`, saving, and the compiled callable of an artefact for a model or function
+    owner       gives the frame hook the compiled versions of a function to which an artefact was applied
 
-`smelt.ahead` writes them: it needs the whole compiler.
+`smelt.ahead` makes artefacts; that module needs the whole compiler.
 """

@@ -27,21 +27,21 @@ MODULE, FUNCTION = "module", "function"
 
 
 class Artefact:
-    """Compiled versions of a model or a function, as data and native code. None of it has run.
+    """Compiled versions of a model or a function, as data and native code that has not run yet.
 
     Attributes:
         container: header, contents and blobs of the file.
-        name: how messages name the artefact.
+        name: the name of the artefact in messages.
     """
 
     def __init__(self, container: Container, name: str) -> None:
         self.container, self.name = container, name
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, for this user alone.
+        """Write the artefact to a file that only this user can read and write.
 
         Raises:
-            OSError: the disk refused; nothing of it is left.
+            OSError: writing failed; no partly written file is left.
         """
         write(path, self.container)
 
@@ -49,14 +49,14 @@ class Artefact:
         """The model (or function) with its calls run by the compiled versions of the artefact.
 
         Args:
-            target: an instance of the model's class, which gives the parameters, or the function.
-            otherwise: what happens when a call fits no version: "error" raises, "original" runs it in eager.
+            target: an instance of the model's class, whose parameters are used, or the function.
+            otherwise: the action for a call that fits no version: "error" raises, "original" runs it in eager.
 
         Returns:
-            As from `smelt.compile`: a module of the same class that shares all state, or a function.
+            A module of the same class that shares all state, or a function, as from `smelt.compile`.
 
         Raises:
-            ArtefactError: it was made for another model or function, or for another machine or installation.
+            ArtefactError: the artefact was made for another model or function, or another machine or installation.
         """
         if otherwise not in OTHERWISE:
             raise OptionError(f"otherwise wants one of {', '.join(map(repr, OTHERWISE))}, got {shown(otherwise)}")
@@ -103,34 +103,33 @@ class Applied:
         return self.artefact.apply(module, otherwise=self.otherwise)
 
     def reduced(self, module: nn.Module) -> tuple[Any, ...]:
-        """Pickles contain the model without compiled code: native code is loaded from artefacts only."""
+        """The content of a pickle: the model without compiled code, since native code is loaded only from artefacts."""
         return uncompiled, (module,)
 
     def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Refuse: the model is compiled already."""
+        """Raise an error: the model is already compiled."""
         raise ArtefactError("this model comes from an artefact", hint="smelt.compile(model).aot_compile(...)")
 
 
 def uncompiled(module: nn.Module) -> nn.Module:
-    """Unpickles a model that an artefact was applied to: the model, uncompiled. Pickles name this function."""
+    """Rebuild the pickle of a model to which an artefact was applied, as the uncompiled model."""
     if not isinstance(module, nn.Module):
         raise TypeError("a pickle of a compiled module holds a module")
     return module
 
 
 def load(path: str | os.PathLike[str]) -> Artefact:
-    """Read an artefact that `compiled.aot_compile(...).save(path)` wrote. `.apply(model)` makes a compiled model of it.
+    """Read an artefact that `compiled.aot_compile(...).save(path)` wrote; its `.apply(model)` makes a compiled model.
 
-    An artefact is native code and Python: load only files from people whom you trust to run code under your account.
-        Reading one runs nothing
-    of it, and takes no pickle.
+    An artefact contains native code and Python: load only files from people whom you trust to run code under your
+    account. Reading the file runs none of this code and loads no pickle.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ArtefactError: the file is not an artefact, is damaged, is writable by others, or was made for another machine
             or version.
     """
-    with no_collection(collect=False):  # the objects read all live on
+    with no_collection(collect=False):  # all objects that are read stay alive
         container = read(path)
     machine.check(container.header, os.fspath(path))
     try:
@@ -144,14 +143,14 @@ def load(path: str | os.PathLike[str]) -> Artefact:
     return Artefact(container, os.fspath(path))
 
 
-# -- of models and functions ------------------------------------------------------------------------------------------
+# -- models and functions ---------------------------------------------------------------------------------------------
 
 
 def function_of(target: Any) -> FunctionType:
     """The function whose frame is replaced: a module's `forward`, or the function itself.
 
     Raises:
-        ArtefactError: it is neither a module nor a function in Python.
+        ArtefactError: the target is neither a module nor a Python function.
     """
     found = target
     if isinstance(target, nn.Module):
@@ -166,7 +165,7 @@ def function_of(target: Any) -> FunctionType:
 
 
 def slots_of(function: FunctionType, model: nn.Module | None) -> tuple[Any, ...]:
-    """The argument slots of a call that has the model alone."""
+    """The argument slots of a call in which only the slot of the model is filled."""
     code = function.__code__
     slots: list[Any] = [native.NULL] * native.argument_slots(code)
     if model is not None and code.co_argcount:
@@ -177,7 +176,7 @@ def slots_of(function: FunctionType, model: nn.Module | None) -> tuple[Any, ...]
 
 
 def state_of(model: nn.Module) -> dict[str, Any]:
-    """Names, shapes and types of a model's parameters and buffers."""
+    """Name of each parameter and buffer of a model -> dtype, shape and device."""
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return {name: [str(t.dtype), [*t.shape], str(t.device)] for name, t in named}
 
@@ -198,13 +197,13 @@ def _check(before: Any, now: Any, name: str) -> None:
 
 
 def calling(original: Any, owner: Owner) -> Callable[..., Any]:
-    """A callable that calls the original while the frame hook replaces the function by the owner's versions."""
+    """A callable that calls the original with the frame hook active, which runs the owner's compiled versions."""
     run: Any = original
     if isinstance(original, nn.Module) and original.__dict__.get("_compiled_call_impl") is not None:
         run = original._call_impl
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler._is_exporting_flag:  # the flag and no function that asks: this is on the way of every call
+        if torch.compiler._is_exporting_flag:  # the flag is read directly: this runs at every call
             return original(*args, **kwargs)
         return native.call(run, args, kwargs, owner)
 

@@ -1,6 +1,6 @@
-"""Values of the plan of a call as JSON, and back: a closed list of kinds; other values are refused.
+"""Encodes values of the plan of a call as JSON and decodes them: a closed list of kinds; other values are refused.
 
-`None`, booleans, whole numbers and text are themselves; everything else is a list that begins with its kind.
+`None`, booleans, whole numbers and text are encoded as they are; other values as a list that begins with their kind.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ RECORDS: dict[str, tuple[type, tuple[str, ...]]] = {
         *(plan.SparseGradient, plan.SizeInput, TensorMeta),
     )
 } | {cls.__name__: (cls, cls._fields) for cls in (plan.Derived, plan.InvalidHistory)}
-"""Records that are made of their fields, in order."""
+"""Name of a record class -> the class and the names of its fields, which are encoded in order."""
 
 _TORCH = (torch.dtype, torch.layout, torch.memory_format)
 _PLAIN = (type(None), bool, int, str)
 
 
 class Encoder:
-    """Values as JSON. Symbols of sizes are those of one graph.
+    """Encodes values as JSON. The symbols of sizes in one encoder belong to one graph.
 
     Args:
-        names: gives names to objects of the program.
-        blobs: receives bytes.
+        names: finds names for objects of the program.
+        blobs: stores the bytes of values.
     """
 
     def __init__(self, names: Names, blobs: Blobs) -> None:
         self.names, self.blobs = names, blobs
 
     def __call__(self, value: Any) -> Any:
-        """One value.
+        """Encode one value.
 
         Raises:
-            ArtefactError: the value is of none of the kinds, and has no name.
+            ArtefactError: the value has none of the known kinds, and no name.
         """
         kind = type(value)
         if kind in _PLAIN:
@@ -73,7 +73,7 @@ class Encoder:
         return [self(value) for value in values]
 
     def factor(self, value: Factor) -> Any:
-        """One factor of a symbolic size.
+        """Encode one factor of a symbolic size.
 
         Raises:
             ArtefactError: the factor is an unbacked size.
@@ -131,11 +131,11 @@ _ENCODED: dict[type, Callable[[Encoder, Any], Any]] = {
 
 
 class Decoder:
-    """Reads values that an `Encoder` has written.
+    """Decodes values that an `Encoder` has encoded.
 
     Args:
         anchors: objects of the program from which names are resolved.
-        blobs: the bytes.
+        blobs: the bytes of values, by number.
     """
 
     def __init__(self, anchors: dict[str, Any], blobs: Sequence[bytes]) -> None:
@@ -144,7 +144,7 @@ class Decoder:
         self.symbols: dict[str, Symbol] = {}
 
     def __call__(self, data: Any) -> Any:
-        """One value.
+        """Decode one value.
 
         Raises:
             ArtefactError: the JSON encodes no value, or names an object that does not exist in this process.

@@ -1,11 +1,11 @@
-"""The file of an artefact: one line that says what it is, a header, contents, blobs, and a checksum over all of it.
+"""Reads and writes the file of an artefact: a first line with its kind, a header, contents, blobs, and a checksum.
 
     smelt artefact 2\\n
-    {"header": ..., "contents": ..., "blobs": [[offset, bytes], ...]}     JSON of the length that the line before says
+    {"header": ..., "contents": ..., "blobs": [[offset, bytes], ...]}     JSON; the line before contains its length
     blobs                                                                libraries, code objects, texts and tensors
     \\n# smelt sha256 ...\\n                                                over every byte before
 
-Nothing of it is pickle and nothing is compressed. The checksum finds damage, not malice: an artefact is code.
+The file contains no pickle and nothing compressed. The checksum detects damage, not malice: an artefact is code.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _MARK = b"\n# smelt sha256 "
 _FOOTER_BYTES = len(_MARK) + 64 + 1
 _LENGTH_BYTES = 16
 MOST_BYTES = 2**31
-"""Maximum size of a file; larger files are not read."""
+"""Maximum size of a file in bytes; larger files are not read."""
 
 
 class ArtefactError(SmeltError):
-    """An artefact cannot be made, read or used here: the message says why. Nothing of it has run."""
+    """An artefact cannot be made, read or used here; the message says why. None of its code has run."""
 
     page: ClassVar[str] = "errors/artefact-error.md"
 
 
 class Blobs(list[bytes]):
-    """Bytes by their number; equal ones have one number."""
+    """A numbered list of byte strings; equal strings have the same number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,16 +55,16 @@ class Blobs(list[bytes]):
 
 @contextmanager
 def refused_as(what: str) -> Iterator[None]:
-    """Errors of contents that are not as they were written become errors of the artefact.
+    """Context that turns errors in reading damaged contents into an ArtefactError.
 
     Raises:
-        ArtefactError: `what`, because of an error in the block that was not one of smelt's.
+        ArtefactError: the block raised an error other than a SmeltError; its message is `what`.
     """
     try:
         yield
     except (SmeltError, MemoryError):
         raise
-    except Exception as error:  # contents that are none end in any of Python's and PyTorch's errors
+    except Exception as error:  # damaged contents may raise any error of Python or PyTorch
         raise ArtefactError(what, why=f"{type(error).__name__}: {error}") from error
 
 
@@ -73,9 +73,9 @@ class Container:
     """The content of a file.
 
     Attributes:
-        header: where it may be used.
-        contents: data.
-        blobs: bytes that the contents name by their number.
+        header: the machine and the versions for which the artefact was made.
+        contents: the data of versions and graphs, as JSON.
+        blobs: byte strings, to which the contents refer by number.
     """
 
     header: dict[str, Any]
@@ -87,7 +87,7 @@ def write(path: str | os.PathLike[str], container: Container) -> None:
     """Write the file under a random name and rename it; only this user can read and write it.
 
     Raises:
-        OSError: the disk refused; nothing of it is left.
+        OSError: writing failed; no partly written file is left.
     """
     extents, offset = [], 0
     for blob in container.blobs:
@@ -105,7 +105,7 @@ def write(path: str | os.PathLike[str], container: Container) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Container:
-    """Read and check a file. Nothing of it is executed, or taken for more than text and numbers.
+    """Read and check a file, as text and numbers only: none of its contents is executed.
 
     Raises:
         FileNotFoundError: the file does not exist.

@@ -1,8 +1,8 @@
-"""Guards as data: what is fetched, what is checked of it, and the line that describes the check.
+"""Encodes and decodes guards: the fetched values, the checks of them, and the texts that describe each check.
 
-Objects that guards compare by identity are other objects in another process. Objects reached from the model,
-the function or a module are read there anew when the artefact is applied, and must have the recorded mark
-(`references.mark`); others are recorded by name.
+Guards compare some objects by identity, and another process has other objects. Objects that are reached from the model,
+the function or a module are read from there when the artefact is applied, and must have the recorded mark
+(`references.mark`). Other objects are recorded by name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Slots = tuple[Any, ...]
 _CONSTANTS = (type(None), bool, int, str, float, bytes)
 _ROOTS = (native.GLOBALS, native.BUILTINS, native.FUNC, native.CONST, native.CLOSURE, native.CLOSURE_CELL)
 _OBJECTS = (native.CONST, native.CALL, native.SLOT, native.WEAK)
-"""Fetches whose keys are objects."""
+"""Kinds of fetches whose keys are objects of the program."""
 _BY_IDENTITY = (native.IS, native.IS_NOT, native.WEAK_IS)
 _PLAIN_OPERANDS = (
     *(native.EQ, native.LEN, native.RANGE, native.DICT_KEYS, native.HAS_KEY, native.NOT_KEY, native.MISSING),
@@ -39,7 +39,7 @@ _PLAIN_OPERANDS = (
 
 
 class Asked(NamedTuple):
-    """The guards of a version, and as text what each check says and where each fetched value comes from."""
+    """The guards of a version, with a text for each check and for the source of each fetched value."""
 
     fetches: Sequence[tuple[int, int, Any]]
     checks: Sequence[tuple[int, int, Any]]
@@ -53,12 +53,12 @@ class Asked(NamedTuple):
 
 
 class Texts:
-    """What the checks of a version say and where its values come from: read when an error needs it.
+    """The texts of a version's checks and of the sources of its fetched values, decoded when an error needs them.
 
     They are four fifths of the data of a large model's guards.
 
     Args:
-        blobs, number: where they are.
+        blobs, number: the blobs of the artefact, and the number of the blob with the texts.
     """
 
     def __init__(self, blobs: Sequence[bytes], number: int) -> None:
@@ -79,10 +79,10 @@ class Texts:
 
 
 class GuardWriter:
-    """Guards of one version as data.
+    """Encodes the guards of one version.
 
     Args:
-        encode: values.
+        encode: encodes values.
         asked: the guards.
         values: index of a fetch -> its value, for the fetches that do not depend on the arguments of a call.
     """
@@ -123,7 +123,7 @@ class GuardWriter:
             if first >= at:
                 raise
             self._adopted(first)
-            return ["fetched", first, path]  # what an earlier fetch gives, or a function that it wraps
+            return ["fetched", first, path]  # the value of an earlier fetch, or a function that it wraps
 
     def _operand(self, index: int, kind: int, operand: Any) -> Any:
         if kind in _BY_IDENTITY:
@@ -169,10 +169,10 @@ class GuardWriter:
 
 
 def tensor_data(encode: Encoder, spec: native.TensorSpec) -> Any:
-    """The data of a TENSOR check, from which `tensor_spec` rebuilds it.
+    """The data of a TENSOR check, from which `tensor_spec` rebuilds the check.
 
     Raises:
-        ArtefactError: it cannot: a subclass of tensors, or one that was made in a mode.
+        ArtefactError: the check is for a subclass of tensors, or for a tensor that was made in a mode.
     """
     meta = [encode(each) for each in (spec.dtype, spec.device, spec.requires_grad, spec.shape, spec.stride)]
     data = [spec.type is torch.nn.Parameter, *meta, encode(spec.order)]
@@ -186,7 +186,7 @@ def tensor_data(encode: Encoder, spec: native.TensorSpec) -> Any:
 
 
 def tensor_spec(decode: Decoder, data: Any) -> native.TensorSpec:
-    """The check that `tensor_data` has described."""
+    """Rebuild a TENSOR check from the data of `tensor_data`."""
     parameter, *meta, inference = data
     dtype, device, requires_grad, shape, stride, order = map(decode, meta)
     with inference_mode(bool(inference)):
@@ -203,7 +203,7 @@ def stable(fetches: Sequence[tuple[int, int, Any]], slot: int | None) -> list[in
     """The indices of the fetches that do not depend on the arguments of a call.
 
     Args:
-        slot: that of the model, or of the tuple of arguments that begins with it; None: there is no model.
+        slot: the argument slot of the model, or of the tuple of arguments that begins with the model; None without one.
     """
     out: set[int] = set()
     for index, (parent, kind, key) in enumerate(fetches):
@@ -221,7 +221,7 @@ def stable(fetches: Sequence[tuple[int, int, Any]], slot: int | None) -> list[in
 def values_of(
     fetches: Sequence[tuple[int, int, Any]], wanted: Sequence[int], slots: Slots, function: Any
 ) -> dict[int, Any]:
-    """The present values of these fetches; those that do not apply are left out."""
+    """Index -> present value of the fetches `wanted`; fetches that fail are left out."""
     together = _fetched(fetches, wanted, slots, function)
     if together is not None:
         return dict(zip(wanted, together, strict=True))
@@ -243,11 +243,11 @@ def _fetched(
 
 
 class GuardReader:
-    """Guards from data.
+    """Decodes the guards of one version.
 
     Args:
-        decode: values.
-        data: what `GuardWriter.data` gave.
+        decode: decodes values.
+        data: the result of `GuardWriter.data`.
         texts: the texts of the same guards, for errors.
         slots: the argument slots of a call, of which only the model's is filled.
         function: the function of the frame.
@@ -263,10 +263,10 @@ class GuardReader:
         self._read(sorted(map(int, data["found"])))
 
     def _read(self, wanted: Sequence[int]) -> None:
-        """Read objects from the model, the function and modules.
+        """Read objects from the model, the function and modules, and compare their marks with the recorded ones.
 
         Raises:
-            ArtefactError: they are not those that the artefact was made for.
+            ArtefactError: an object is missing or has another mark.
         """
         self.values |= values_of(self.fetches, wanted, self.slots, self.function)
         for index in wanted:
@@ -285,7 +285,7 @@ class GuardReader:
             raise ArtefactError("the artefact was made for another model", why=why[:1000], hint="make it again")
 
     def _line(self, index: int) -> str:
-        """The text of the guard that checks the object at `index`, for errors; empty if none does."""
+        """The text of the first guard that checks the object of fetch `index`, for errors; "" if no guard does."""
         return next(
             (self.texts.line(number) for number, check in enumerate(self.data["checks"]) if check[0] == index), ""
         )

@@ -1,9 +1,9 @@
-"""Writes of a call to attributes and containers, made for a time while versions for later calls are compiled ahead.
+"""Applies the writes of a call to attributes and containers temporarily, while versions for later calls are compiled.
 
-A model that counts its calls, or acts differently in the first one, reads what it wrote: its version fits one call, and
-the next call needs another. Nothing runs when versions are compiled ahead, so the writes that one capture has found
-are made before the next capture, and undone at the end. Tensors that the graph computes are not known: stand-ins with
-their metadata are put, since a version depends on no tensor's values.
+A model that counts its calls, or acts differently in the first one, reads state that an earlier call wrote: a version
+fits one call, and the next call needs another version. Compiling ahead runs nothing, so the writes that one capture has
+found are applied before the next capture, and undone at the end. The values of tensors that the graph computes are not
+known. They are replaced by stand-ins with the same metadata, since a version depends on no tensor's values.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.size import Size, hint
 
 PLAIN = (int, float, bool, str, bytes, type(None))
-"""Types of values that are put, beside tensors, what was there before, and containers of them."""
+"""Types of plain values that are written. Tensors, objects that existed before the call, and containers of all these
+are written, too."""
 
 _PAIRS = (dict, collections.OrderedDict, collections.defaultdict)
 _ITEMS = (list, set, collections.deque)
 
 
 class _Unknown(Exception):
-    """A value that is made by residual code, or a tensor that nothing can stand for."""
+    """A value is made by residual code, or a tensor cannot have a stand-in."""
 
 
 class Left:
-    """What one capture has found to be written, with the values that are known without running it.
+    """The writes that one capture has found, as far as their values are known without running the call.
 
     Args:
         vm: the interpreter, at the end of its capture.
@@ -72,7 +73,7 @@ class Left:
             return
 
     def _attributes(self, store: Store) -> dict[str, Any] | None:
-        """The dictionary that an assignment writes to; None where it does something else, or to a new object."""
+        """The dictionary to which an assignment writes; None if it runs other code, or writes to a new object."""
         if store.kind == "global":
             variables: dict[str, Any] = store.target
             return variables
@@ -93,16 +94,16 @@ class Left:
                     continue
 
     def _items(self, container: Any) -> list[Any]:
-        """The items of a container; of a dictionary the pairs."""
+        """The items of a container; for a dictionary its (key, value) pairs."""
         if type(container) in _PAIRS:
             return [(self._value(key), self._value(value)) for key, value in container.items()]
         return [self._value(item) for item in container]
 
     def _value(self, value: Any) -> Any:
-        """The value that the program will find.
+        """The value that the program will find in place of a value of the capture.
 
         Raises:
-            _Unknown: it is not known.
+            _Unknown: the value is not known.
         """
         value = _plain(self._original(value))
         if type(value) in PLAIN:
@@ -120,11 +121,11 @@ class Left:
 
 
 class StandIns:
-    """Tensors without values, for those that a call leaves; one for each.
+    """Makes a stand-in, a tensor without values, for each tensor that a call writes to its state.
 
     Args:
         vm: the interpreter, at the end of its capture.
-        slots: of the call.
+        slots: the argument slots of the call.
     """
 
     def __init__(self, vm: Interpreter, slots: Sequence[Any]) -> None:
@@ -133,11 +134,11 @@ class StandIns:
         self.made: dict[int, torch.Tensor] = {}
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor that the next call finds in place of this tensor of the capture; the tensor itself if it existed
-        before the call.
+        """The tensor that the next call finds in place of a tensor of the capture: the real tensor if it existed before
+        the call and is no argument, else a stand-in.
 
         Raises:
-            _Unknown: nothing can stand for it.
+            _Unknown: no stand-in can be made.
         """
         real = self.tensors.real.get(id(tensor)) if type(tensor) is TraceTensor else tensor
         if real is not None and id(real) not in self.arguments:
@@ -157,7 +158,7 @@ class StandIns:
         if meta.requires_grad:
             with torch.enable_grad():
                 made.requires_grad_()
-                made = made if real is not None and real.is_leaf else made.clone()  # which has a history
+                made = made if real is not None and real.is_leaf else made.clone()  # the clone has a history
         if made.stride() != stride:
             raise _Unknown
         for dim, size in enumerate(meta.shape):
@@ -167,13 +168,13 @@ class StandIns:
 
 
 class LeftState:
-    """Attributes of objects and items of containers, set to the values that a call would leave."""
+    """Sets attributes of objects and items of containers to their values after a call, and restores them."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
     def put(self, left: Left) -> bool:
-        """Make the writes of a call; returns whether there were any."""
+        """Apply the writes of a call; returns whether there were any."""
         for attributes, name, value in left.attributes:
             self._set(attributes, name, value)
         for container, items in left.contents:
@@ -215,7 +216,7 @@ def _replace(container: Any, items: list[Any]) -> None:
 
 
 def _refilled(container: set[Any], items: Iterable[Any]) -> set[Any]:
-    """The set with other items; inserting them in another order may make it iterate in another order."""
+    """The set, refilled with `items`. The order of insertion may change the order of iteration."""
     container.clear()
     container.update(items)
     return container

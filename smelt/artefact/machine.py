@@ -1,4 +1,4 @@
-"""Where an artefact may be used: what its native code and its guards were made for, and what differs here."""
+"""Compares the machine and installation for which an artefact was made with the present ones."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def present() -> dict[str, str]:
 
 
 def check(header: dict[str, Any], path: str) -> None:
-    """Compare with this process.
+    """Compare the header of an artefact with this process.
 
     Raises:
-        ArtefactError: it was made for another machine or installation; names the first difference.
+        ArtefactError: the artefact was made for another machine or installation; the message names a difference.
     """
     differing = [(name, header.get(name), here) for name, here in present().items() if header.get(name) != here]
     if differing:

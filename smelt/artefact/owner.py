@@ -1,4 +1,4 @@
-"""The cache entries of a model or function that an artefact was applied to, and what happens when none fits a call."""
+"""The cache entries of a model or function to which an artefact was applied, and the action if no entry fits a call."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from smelt.capture.residual.code_locations import with_location
 
 ORIGINAL, ERROR = "original", "error"
 OTHERWISE = (ERROR, ORIGINAL)
-"""The choices for a call that fits no version."""
+"""The possible actions for a call that fits no version."""
 
 
 class Version(NamedTuple):
-    """One compiled version: its entry for the frame hook, and its guards as text."""
+    """One compiled version: its entry for the frame hook, and the texts of its guards."""
 
     guards: native.Guards
     code: CodeType
@@ -42,8 +42,8 @@ class Owner:
     """Owns the entries of one application of an artefact.
 
     Args:
-        function: whose frame is replaced.
-        otherwise: what a call does that fits no version: "error", or "original" runs it as it is written.
+        function: the function whose frame is replaced.
+        otherwise: the action for a call that fits no version: "error" raises, "original" runs the function in eager.
     """
 
     def __init__(self, function: FunctionType, otherwise: str) -> None:
@@ -53,7 +53,7 @@ class Owner:
         self._entries: list[native.Entry] = []
 
     def add(self, version: Version) -> None:
-        """One more version."""
+        """Add a version."""
         self.versions.append(version)
         self._enter(version)
 
@@ -61,19 +61,19 @@ class Owner:
         entry = native.add_entry(self.function.__code__, version.guards, version.code, version.constants, self)
         self._entries.append(entry)
 
-    # -- as a session of capture, which the frame hook asks -------------------------------------------------------
+    # -- the interface of a capture session, which the frame hook calls -------------------------------------------
 
     raised: dict[int, Any] = {}
 
     def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, object]) -> None:
-        """A frame is about to start for which there is no version.
+        """Called when a frame is about to start that fits no version.
 
         Raises:
-            ArtefactError: it is the function's own, and says what differs.
+            ArtefactError: the frame is one of `function`, and `otherwise` is "error"; the message says what differs.
         """
         if function is not self.function or _is_looked_into():
             return
-        if not all(entry.alive for entry in self._entries):  # `smelt.reset()` has released them
+        if not all(entry.alive for entry in self._entries):  # `smelt.reset()` has released the entries
             self._entries.clear()
             for version in self.versions:
                 self._enter(version)
@@ -83,7 +83,7 @@ class Owner:
             self._refuse(slots, globals)
 
     def resumed(self, *_: Any) -> None:
-        """Refuse: artefacts contain whole functions, whose frames are never resumed."""
+        """Do nothing: artefacts contain whole functions, whose frames are never resumed."""
 
     def _refuse(self, slots: Slots, globals: dict[str, object]) -> NoReturn:
         changes = [_difference(version, slots, globals, self.function) for version in self.versions]
@@ -95,7 +95,7 @@ class Owner:
 
 
 def _is_looked_into() -> bool:
-    """Whether the program is being traced or exported, which should see the original function."""
+    """Whether the program is being traced or exported: then the original function has to run."""
     return torch_c.get_tracing_state() is not None or written_as_graph()
 
 
@@ -123,10 +123,10 @@ def _difference(version: Version, slots: Slots, globals: dict[str, Any], functio
 
 
 class VersionReader:
-    """Rebuilds one version from its data. The objects that its guards compare are read at once.
+    """Rebuilds one version from its data. The constructor reads the objects that the guards compare.
 
     Raises:
-        ArtefactError: it is for another model.
+        ArtefactError: the version was made for another model.
     """
 
     def __init__(self, decode: Decoder, data: dict[str, Any], slots: Slots, function: FunctionType) -> None:
@@ -135,7 +135,7 @@ class VersionReader:
         self.reader = GuardReader(decode, data["guards"], self.texts, slots, function)
 
     def version(self, graphs: Sequence[Callable[..., Any]]) -> Version:
-        """The version, with the callables of the artefact's graphs, of which it runs one or none."""
+        """The version. It runs at most one of `graphs`, the callables of the artefact's graphs."""
         residual, number = self.data["residual"], self.data["graph"]
         constants = {name: _constant(self.decode, value) for name, value in residual["constants"].items()}
         if number is not None:
@@ -155,10 +155,10 @@ def _raise(error: Exception, *_: Any) -> NoReturn:
 
 
 def _expect_failure(error: Exception, inputs: Any) -> None:
-    """Eager may fail on these inputs as well: then the function runs in eager, and raises eager's error.
+    """Return if eager may fail on these inputs as well: the function then runs in eager and raises eager's error.
 
     Raises:
-        Exception: the error itself, when it is the compiled graph's own.
+        Exception: `error` itself, if eager would not raise such an error.
     """
     expected = isinstance(error, (IndexError, RuntimeError))
     if not expected or isinstance(error, (torch.OutOfMemoryError, SmeltError)):
@@ -166,7 +166,7 @@ def _expect_failure(error: Exception, inputs: Any) -> None:
 
 
 def _own(graph: Callable[..., Any], names: list[str]) -> dict[str, Any]:
-    """The globals that residual code needs beside its constants."""
+    """The globals of residual code besides its constants."""
 
     def shown(*inputs: Any) -> Any:
         with contextlib.ExitStack() as regions:

@@ -1,4 +1,4 @@
-"""The programs of one graph as data: host texts, built libraries, constants, and the plan of a call."""
+"""Encodes and decodes the programs of one graph: host texts, built libraries, constants, and the plan of a call."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Kept:
     """The data of a compiled graph that an artefact needs.
 
     Attributes:
-        joint: the plan; its graph is not needed.
-        forward: the forward program as text.
-        backward: positions of absent tangents -> the backward program, as text, that does not take them.
+        joint: the joint graph's plan of a call; the graph itself is not needed.
+        forward: the forward program as source text.
+        backward: positions of absent tangents -> source text of the backward program that does not take them.
         draws, affine: see `Backward`.
         choices: the choices between library kernels: (operation, names of the candidates, the fastest).
-        references: some operations run by the references of primitives.
+        references: whether some operations run by the eager references of primitives.
     """
 
     joint: Joint
@@ -49,11 +49,11 @@ class Kept:
 
 
 class KnownBackward(Backward):
-    """The backward of a loaded artefact: the programs that it holds, and sums of them.
+    """The backward of a loaded artefact: its programs, and sums of their gradients.
 
     Args:
-        loaders: each loads the program for one set of absent tangents. The first is loaded at once, as a training step
-            is likely to run it; the others when they are first needed.
+        loaders: set of absent tangents -> function that loads the program for it. The first program is loaded by the
+            constructor, as a training step probably runs it; the others when they are first needed.
         draws, affine: see `Backward`.
     """
 
@@ -78,7 +78,7 @@ class KnownBackward(Backward):
         return [(subset, self._program(subset)) for subset in wanted]
 
     def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
-        """None: the reads of a loaded program are not known."""
+        """Always None: the reads of a loaded program are not known."""
         return None
 
     def _program(self, absent: tuple[int, ...]) -> Program:
@@ -94,16 +94,16 @@ class KnownBackward(Backward):
 
 
 class ProgramWriter:
-    """Programs as data."""
+    """Encodes programs."""
 
     def __init__(self, encode: Encoder) -> None:
         self.encode = encode
 
     def data(self, kept: Kept) -> dict[str, Any]:
-        """All of a graph.
+        """Encode the programs of a graph and its plan of a call.
 
         Raises:
-            ArtefactError: it is for a GPU, or contains a value that the codec does not have.
+            ArtefactError: the programs are for a GPU, or contain a value that the codec cannot encode.
         """
         joint = kept.joint
         if joint.reads or joint.reals or joint.states or joint.num_found:
@@ -150,7 +150,7 @@ class ProgramReader:
 
     def callable(self, data: dict[str, Any]) -> Callable[..., Any]:
         """The callable of a graph, over its flat inputs."""
-        if data["references"]:  # the tables of primitives are filled
+        if data["references"]:  # fills the tables of primitives
             importlib.import_module("smelt.prims.ops")
         for operation, names, winner in data["choices"]:
             tune.take(operation, tuple(names), winner)

@@ -1,7 +1,8 @@
-"""Objects of the program by name, and marks by which another process recognizes them.
+"""Names objects of the program, and describes them by marks, so that another process finds or recognizes them.
 
-A name is a path that begins at a module or at the model (or function) that the artefact is for. A mark says what an
-object is without naming it: objects that guards compare by identity are read from the model anew, and must have it.
+A name is a path that begins at a module or at the artefact's model (or function). A mark describes an object without
+naming it: objects that guards compare by identity are read from the model in the new process, and must have equal
+marks.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ CELL, ITEM, OF = "cell", "item", "of"
 
 
 class Names:
-    """Gives names to objects.
+    """Finds names for objects.
 
     Args:
-        anchors: where names may begin, beside modules.
+        anchors: objects other than modules at which names may begin.
     """
 
     def __init__(self, anchors: dict[str, Any]) -> None:
@@ -46,7 +47,7 @@ class Names:
         """A name of `value`.
 
         Raises:
-            ArtefactError: it has none.
+            ArtefactError: the value has no name.
         """
         found = self._candidate(value)
         if found is not None and _finds(found, self.anchors, value):
@@ -106,7 +107,7 @@ class Names:
         return None
 
     def _search(self, value: Any) -> tuple[str, str] | None:
-        """(module, attribute) under which any loaded module has the object; None where none has."""
+        """(module, attribute) of a loaded module that has the object; None if no module has it."""
         if self._everywhere is None:
             self._everywhere = {}
             for name, module in sorted(sys.modules.items()):
@@ -117,13 +118,16 @@ class Names:
 
 
 def _said_by(value: Any) -> list[Any] | None:
-    """The name by the object's own `__module__` and `__qualname__`."""
+    """The name that `__module__` and `__qualname__` of an object form; None if they are not strings."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", getattr(value, "__name__", None))
     return [ATTRIBUTE, module, name] if type(module) is str and type(name) is str else None
 
 
 def _within(name: list[Any], around: Any, value: Any, depth: int) -> list[Any] | None:
-    """The name of `value` if it is `around` or in the closures of its functions, searched to `depth`."""
+    """The name of `value` if it is `around`, or is found in its wrapped functions and closures down to `depth` levels.
+
+    None if it is not found; `name` is the name of `around`.
+    """
     if around is value:
         return name
     if not depth:
@@ -153,7 +157,7 @@ HOLDERS: dict[type, tuple[str, ...]] = {
     functools.cached_property: ("func",),
     functools.partial: ("func",),
 }
-"""Types that wrap functions, with the attributes that have them."""
+"""Type that wraps functions -> its attributes with these functions."""
 
 
 def reachable(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -164,7 +168,7 @@ def reachable(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 _DEEPEST = 6
-"""Decorators around one function."""
+"""Maximum number of nested decorators through which a function is searched."""
 
 
 def _finds(name: list[Any], anchors: dict[str, Any], value: Any) -> bool:
@@ -176,10 +180,10 @@ def _finds(name: list[Any], anchors: dict[str, Any], value: Any) -> bool:
 
 
 def find(name: Any, anchors: dict[str, Any]) -> Any:
-    """The object of that name.
+    """The object with that name.
 
     Raises:
-        ArtefactError: there is none.
+        ArtefactError: no such object exists.
     """
     try:
         match name:
@@ -220,7 +224,7 @@ def anchors_of(function: FunctionType, model: nn.Module | None) -> dict[str, Any
 
 
 def code_hash(code: CodeType) -> str:
-    """Hash of a function's code: instructions, constants and names, without line numbers and file names."""
+    """A hash of a function's code: instructions, constants and names, without line numbers and file names."""
     digest = hashlib.sha256()
     _add_code(digest, code)
     return digest.hexdigest()[:32]
@@ -239,7 +243,7 @@ def _add_code(digest: Any, code: CodeType) -> None:
 
 
 def _plain(constant: Any) -> str:
-    """Text of a constant in code; sets have no order that another process would find."""
+    """Text of a constant in code, equal in every process: sets are sorted."""
     if isinstance(constant, frozenset):
         return f"frozenset({sorted(map(_plain, constant))})"
     if isinstance(constant, tuple):
@@ -250,8 +254,7 @@ def _plain(constant: Any) -> str:
 
 
 def mark(value: Any) -> list[Any]:
-    """What an object is. Two objects with one mark do the same where a program does not look at their contents, which
-    guards of their own hold."""
+    """The mark of an object. Objects with equal marks behave alike, except for contents that other guards check."""
     if isinstance(value, ModuleType):
         return ["module", value.__name__]
     if isinstance(value, type):

@@ -1,5 +1,5 @@
 """The `smelt` command: verify, bench, demo, ops.
 
-Commands import what they run inside of their functions: `smelt --help`, and a command with a mistake in it, answer
-without the seconds that torch and the compiler take to load.
+Commands import torch and the compiler inside of their functions, so that `smelt --help` and error messages about wrong
+arguments appear without the seconds that these imports take.
 """

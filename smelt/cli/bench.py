@@ -86,7 +86,7 @@ def run(
     json: Annotated[Path | None, typer.Option(help="Where to keep the results.", callback=output_file)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows that the JSON file has.")] = False,
 ) -> None:
-    """Cold start, interleaved steps, memory and accuracy of each model."""
+    """Measure cold start, interleaved steps, memory and accuracy of each model."""
     from smelt.bench.contenders import find_contender
     from smelt.bench.measure import Plan
     from smelt.bench.meter import check_device
@@ -136,7 +136,7 @@ def _passes(benchmark: Benchmark, contender: str) -> bool:
 
 
 def _contenders(rivals: str, contender: str) -> list[str]:
-    """The contenders, each once, the one under test last."""
+    """The names of the contenders without duplicates, with the one under test last."""
     return list(dict.fromkeys([*filter(None, map(str.strip, rivals.split(","))), contender]))
 
 
@@ -151,7 +151,7 @@ def _usual_size(suite: str | None, device: str) -> str:
 
 
 def _unjudged(names: list[str], contender: str, check_rivals: bool) -> tuple[str, ...]:
-    """The contenders whose results are not compared with float64."""
+    """The contenders whose accuracy is not judged."""
     return () if check_rivals else tuple(name for name in names if name != contender)
 
 
@@ -246,7 +246,7 @@ def regional(
 
 
 def _sizes(text: str, option: str = "--batches") -> list[int]:
-    """The whole numbers of a comma-separated list, each once."""
+    """The whole numbers of a comma-separated list, without duplicates."""
     items = _names(text)
     if not all(item.isdecimal() and int(item) for item in items):
         raise OptionError(f"{option} wants whole numbers from 1 by commas, got {text!r}")
@@ -254,7 +254,7 @@ def _sizes(text: str, option: str = "--batches") -> list[int]:
 
 
 def _names(text: str) -> list[str]:
-    """The names of a comma-separated list, each once."""
+    """The names of a comma-separated list, without duplicates."""
     return list(dict.fromkeys(filter(None, (name.strip() for name in text.split(",")))))
 
 
@@ -394,7 +394,7 @@ def command() -> str:
 
 @contextmanager
 def complaints() -> Iterator[None]:
-    """Turn a user's error into a message and exit code 2."""
+    """Context that turns an error of the user into a message and exit code 2."""
     try:
         yield
     except SmeltError as error:

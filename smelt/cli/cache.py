@@ -58,7 +58,7 @@ def export(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> 
 
 @cache.command("import")
 def import_(file: Annotated[Path, typer.Argument(help="What `smelt cache export` has written.")]) -> None:
-    """Take the entries of such a file. They are machine code: import only files from people whom you trust."""
+    """Add the entries of an exported file to the cache. Entries are machine code: import only files that you trust."""
     try:
         count = load_cache(file)
     except (OSError, SmeltError) as error:

@@ -23,10 +23,10 @@ NOTHING = "nothing was compiled: no compiled function was called"
 
 
 def explain_script(target: str, args: Sequence[str], module: bool, page: Path | None) -> int:
-    """Run a script, then report; returns the script's exit status.
+    """Run a script, then report on its compiled frames; returns the script's exit status.
 
     Args:
-        page: the file of the page; None: text to standard output.
+        page: the file for the HTML page; None: the report is printed as text to standard output.
     """
     page = page.absolute() if page is not None else None
     process, samples = os.getpid(), MemorySamples()
@@ -76,7 +76,7 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file atomically; links are followed.
 
     Raises:
-        OSError: it cannot be written; the previous content is unchanged.
+        OSError: the file cannot be written; its previous content is unchanged.
     """
     path = Path(os.path.realpath(path))
     data = text.encode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""The two operator sets as rows with their status, and as a page: `smelt ops`, docs/operators.md."""
+"""Lists the two operator sets as rows with their status (`smelt ops`) and as a page (docs/operators.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATUSES = {
     "eager fallback": "one call of PyTorch's own operator inside the compiled program; counted in "
     '`stats()["fallback_ops"]`, named in `stats()["extern_ops"]` and by `explain`',
 }
-"""Every status with what it says."""
+"""Status -> its description."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Row:
     """One operator.
 
     Attributes:
-        name: `add` or `aten.add.Tensor`.
-        kind: a prim's kind; for ATen the family of its decomposition (`elementwise`, `loss` ...), or "".
-        status: a key of STATUSES. A decomposition may decline a use (of complex numbers, say), which then falls back.
+        name: name of the operator, such as `add` or `aten.add.Tensor`.
+        kind: for a prim its kind; for ATen the family of its decomposition (`elementwise`, `loss` ...), or "".
+        status: a key of STATUSES. A decomposition may decline some uses (complex numbers, say), which then fall back.
         schema: the typed signature.
     """
 
@@ -52,7 +52,7 @@ def prim_rows() -> list[Row]:
 
 
 def aten_rows() -> list[Row]:
-    """Canonical ATen by name: pure operators (no writes, not composites of others) on CPU tensors."""
+    """The operators of canonical ATen, by name: pure operators (no writes, not composites of others) on CPU tensors."""
     targets = {*DECOMPOSITIONS, *filter(_is_canonical, map(find_op, operator_names()))}
     return sorted((_aten_row(target) for target in targets if target is not None), key=lambda row: row.name)
 
@@ -80,17 +80,17 @@ def _is_canonical(target: OpOverload | None) -> bool:
 
 
 _OWN_TESTS = ("aten::_test_", "aten::_foobar")
-"""Operators that PyTorch tests itself with."""
+"""Prefixes of the names of operators that exist only for PyTorch's own tests."""
 
 
 def counted(rows: Iterable[Row]) -> str:
-    """`85 prim, 12 extern kernel`"""
+    """Number of rows by status as text, such as `85 prim, 12 extern kernel`."""
     counts = Counter(row.status for row in rows)
     return ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
 
 
 def page() -> str:
-    """docs/operators.md."""
+    """The text of docs/operators.md."""
     version = ".".join(torch.__version__.split(".")[:2])
     prims, aten = prim_rows(), aten_rows()
     lines = [

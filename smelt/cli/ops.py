@@ -15,7 +15,7 @@ def show_ops(console: Console, aten: bool = False, status: str | None = None) ->
     """Print every primitive by kind with its typed signature; or canonical ATen by family.
 
     Args:
-        status: only operators with this one.
+        status: only operators with this status are printed; None: all.
     """
     rows = sorted(aten_rows(), key=lambda row: row.kind) if aten else prim_rows()
     kept = [row for row in rows if status in (None, row.status)]

@@ -1,4 +1,4 @@
-"""Output paths of commands, checked before a command starts because some measure for hours before they write."""
+"""Checks the output paths of commands before they start, because some commands measure for hours before they write."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 
 
 def output_file(path: Path | None) -> Path | None:
-    """A file that can be written, or made in its folder; links are followed.
+    """Check that a file can be written, or made in its folder; links are followed. Returns the path.
 
     Raises:
-        typer.BadParameter: it cannot.
+        typer.BadParameter: the file cannot be written.
     """
     if path is None:
         return None
@@ -27,10 +27,10 @@ def output_file(path: Path | None) -> Path | None:
 
 
 def page_file(path: Path | None) -> Path | None:
-    """A file that can be written, and that is a page if it exists: not the script, given as the wrong argument.
+    """Check that a file can be written and, if it exists, is a page and not the script in the wrong argument.
 
     Raises:
-        typer.BadParameter: it cannot be written, or is not a page.
+        typer.BadParameter: the file cannot be written, or exists and is not a page.
     """
     path = output_file(path)
     if path is not None and path.is_file() and path.stat().st_size:
@@ -40,10 +40,10 @@ def page_file(path: Path | None) -> Path | None:
 
 
 def output_folder(path: Path | None) -> Path | None:
-    """A folder in which files can be written, or that can be made.
+    """Check that a folder exists and files can be written in it, or that it can be made. Returns the path.
 
     Raises:
-        typer.BadParameter: it cannot.
+        typer.BadParameter: the folder cannot be used.
     """
     if path is None:
         return None

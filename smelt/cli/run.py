@@ -24,16 +24,16 @@ from typing import Any
 import smelt
 
 _run_in_main: Callable[..., None] = runpy._run_module_as_main  # type: ignore[attr-defined]
-"""What `python -m` calls; `runpy.run_module` takes its `__main__` away again at the end."""
+"""The function that `python -m` calls. (`runpy.run_module` removes the script's `__main__` at its end.)"""
 
 _replaced: list[ModuleType] = []
-"""The module that began the process lives on, since its code still runs."""
+"""The original `__main__` module of the process, kept alive because its code still runs."""
 
 _HOME = str(Path(smelt.__file__).parents[1])
 """The folder that contains this package: the process that runs in eager uses the same package."""
 
 MANY = 5
-"""Lines of a table of reasons that the summary shows."""
+"""Maximum number of reasons from one table that the summary shows."""
 
 
 INSTALL = "smelt.install()"
@@ -48,12 +48,12 @@ def run_script(
     eager_too: bool = False,
     spawned: str = INSTALL,
 ) -> int:
-    """Run a script (or a module, as `python -m` does) with these arguments; its exit status.
+    """Run a script (or a module, as `python -m` does) with these arguments; returns its exit status.
 
     Args:
-        target, args, module: the script.
+        target, args, module: the script, its arguments, and whether `target` is the name of a module.
         quiet: no summary at the end.
-        eager_too: if it succeeds, run it in eager as well, in another process, and print the time saved.
+        eager_too: if the script succeeds, run it in eager as well, in another process, and print the time saved.
         spawned: source text that processes which `multiprocessing` spawns execute first.
     """
     sys.argv = [target, *args]
@@ -77,12 +77,12 @@ def run_script(
 
 @contextmanager
 def _executed_when_spawned(text: str) -> Iterator[None]:
-    """Processes that `multiprocessing` spawns import smelt and execute a text, before they import the script."""
+    """Context in which processes that `multiprocessing` spawns import smelt and execute `text` before the script."""
     original = spawn.get_command_line
 
     def command_line(**given: Any) -> list[str]:
         words = original(**given)
-        if "-c" in words[:-1]:  # a frozen program has no text
+        if "-c" in words[:-1]:  # a frozen program has no such source text
             at = words.index("-c") + 1
             words[at] = f"import sys; sys.path.append({_HOME!r}); import smelt; {text}; {words[at]}"
         return words
@@ -95,7 +95,7 @@ def _executed_when_spawned(text: str) -> Iterator[None]:
 
 
 def _status_of(target: str, module: bool) -> int:
-    """Run it; its exit status. An error of the script is shown as Python would show it."""
+    """Run the script; returns its exit status. An error of the script is shown as Python would show it."""
     try:
         _run(target, module)
     except SystemExit as error:
@@ -118,7 +118,7 @@ def run_in_eager(target: str, args: Sequence[str], module: bool, timed: str) -> 
 
 
 def _in_eager(target: str, args: Sequence[str], module: bool) -> float | None:
-    """Seconds that the script takes in eager, in a fresh process; None: it fails there."""
+    """Seconds that the script takes in eager, in a new process; None if it fails."""
     call = "import json, sys; from smelt.cli.run import run_in_eager; sys.exit(run_in_eager(*json.loads(sys.argv[1])))"
     with tempfile.TemporaryDirectory() as folder:
         timed = Path(folder) / "seconds"
@@ -138,7 +138,7 @@ def saved(seconds: float, compile_s: float, eager: float | None) -> str:
 
     Args:
         seconds: time of the script, `compile_s` of it spent compiling.
-        eager: time of the script in eager; None: it failed there.
+        eager: time of the script in eager in seconds; None if it failed.
     """
     if eager is None:
         return "  time saved: not known, for the script does not end well when it runs a second time, in eager"
@@ -147,7 +147,7 @@ def saved(seconds: float, compile_s: float, eager: float | None) -> str:
 
 
 def _run(target: str, module: bool) -> None:
-    """Run it as `__main__`, kept afterwards: atexit functions and threads that outlive the script read it."""
+    """Run the script as `__main__`. The module stays there: atexit functions and threads may still read it."""
     main = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     _replaced.append(sys.modules["__main__"])
@@ -169,7 +169,7 @@ def _run(target: str, module: bool) -> None:
 
 
 def _status(code: Any) -> int:
-    """The exit status that `sys.exit(code)` means; a text is printed."""
+    """The exit status of `sys.exit(code)`; a text is printed to standard error, as Python does."""
     if code is None or isinstance(code, int):
         return code or 0
     with _perhaps_closed():

@@ -21,7 +21,7 @@ tiny = typer.Typer(help="Int8 networks that train on microcontrollers.", no_args
 
 @tiny.callback()
 def _group() -> None:
-    """A group also while it has one command."""
+    """Keep `smelt tiny` a command group even if it has only one command."""
 
 
 @tiny.command()

@@ -1,7 +1,7 @@
-"""`smelt verify`: checks all that compiling needs, compiles one function on each target, says what to install.
+"""`smelt verify`: checks the requirements of compiling, compiles one function on each target, says what to install.
 
-A check never raises: it returns what it found. `fail` marks what keeps the CPU path from working, `warn` what is worse
-than it could be, `absent` an optional component that is not installed.
+A check never raises an error; it returns its findings. The result `fail` means that the CPU path does not work, `warn`
+that something works with a disadvantage, `absent` that an optional component is not installed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "red", "absent": "dim"}
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the table: what was looked at, `ok`, `warn`, `fail` or `absent`, what was found, what to do."""
+    """One line of the table: the subject; `ok`, `warn`, `fail` or `absent`; the finding; what to do."""
 
     name: str
     status: str
@@ -51,12 +51,12 @@ class Check:
 
 
 def run_checks() -> list[Check]:
-    """Every check in order. The compile checks come last: they use everything above."""
+    """Run every check in order. The compile checks come last, since they need what the others check."""
     return [check() for check in CHECKS]
 
 
 def show_checks(checks: list[Check], console: Console) -> None:
-    """The table, what to do about each line that is not in order, and the conclusion."""
+    """Print the table, what to do about each line that is not `ok`, and the conclusion."""
     table = Table("part", "", "found", box=box.SIMPLE_HEAD)
     for check in checks:
         table.add_row(check.name, f"[{STYLES[check.status]}]{check.status}[/]", check.found)
@@ -71,21 +71,21 @@ def show_checks(checks: list[Check], console: Console) -> None:
 
 
 def check_python() -> Check:
-    """The interpreter: CPython, in the supported range."""
+    """Check the interpreter: CPython in the supported range of versions."""
     found = f"{platform.python_implementation()} {platform.python_version()}"
     right = platform.python_implementation() == "CPython" and PYTHON[0] <= sys.version_info[:2] <= PYTHON[1]
     return Check("Python", "ok" if right else "fail", found, "" if right else f"use CPython {_range(PYTHON)}")
 
 
 def check_torch() -> Check:
-    """torch's version. Another one may work: a warning."""
+    """Check the version of torch. An unsupported version may work, so it gives a warning."""
     version = torch.__version__
     right = TORCH[0] <= _release(version) <= TORCH[1]
     return Check("torch", "ok" if right else "warn", version, "" if right else f"tested with torch {_range(TORCH)}")
 
 
 def check_compiler() -> Check:
-    """The C++ compiler that builds the kernels."""
+    """Check the C++ compiler that builds the kernels."""
     try:
         compiler = find_compiler()
     except SmeltError as error:
@@ -94,7 +94,7 @@ def check_compiler() -> Check:
 
 
 def check_extensions() -> Check:
-    """The C extensions: built, and importable with this Python."""
+    """Check that the C extensions are built and can be imported by this Python."""
     broken = []
     for name in EXTENSIONS:
         try:
@@ -107,7 +107,7 @@ def check_extensions() -> Check:
 
 
 def check_cache() -> Check:
-    """The cache folder: can be written, and nobody else can read or write it."""
+    """Check that the cache folder can be written, and that no other user can read or write it."""
     folder = environment().cache_dir
     shown = str(folder).replace(str(Path.home()), "~", 1)
     try:
@@ -123,12 +123,14 @@ def check_cache() -> Check:
 
 
 def check_cpu() -> Check:
-    """One function compiled for the CPU, forward and backward, against eager."""
+    """Compile one function for the CPU, and compare forward and backward with eager."""
     return _compile_check("CPU path", "cpu")
 
 
 def check_gpu() -> Check:
-    """The same function compiled for the GPU; without one, or without the target, models run there in eager."""
+    """Compile the function of `check_cpu` for the GPU and compare it with eager: `warn` if that fails, `absent` without
+    a GPU.
+    """
     if not torch.cuda.is_available():
         return Check("GPU path", "absent", "no CUDA device")
     check = _compile_check("GPU path", "cuda")
@@ -136,7 +138,7 @@ def check_gpu() -> Check:
 
 
 def check_openmp() -> Check:
-    """The OpenMP runtimes in this process after a kernel ran: more than one would fight for the cores."""
+    """Check the OpenMP runtimes in this process after a kernel ran: more than one would compete for the cores."""
     runtimes = loaded_runtimes()
     names = ", ".join(path.name for path in runtimes)
     if not runtimes:
@@ -147,14 +149,14 @@ def check_openmp() -> Check:
 
 
 def check_cuda() -> Check:
-    """The GPU, if there is one."""
+    """Check the GPU; `absent` without one."""
     if not torch.cuda.is_available():
         return Check("CUDA", "absent", "no CUDA device in reach of torch")
     return Check("CUDA", "ok", f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}")
 
 
 def check_triton() -> Check:
-    """Triton, which GPU kernels are written in."""
+    """Check Triton, the language of the GPU kernels."""
     if importlib.util.find_spec("triton") is None:
         needed = torch.cuda.is_available()
         hint = "pip install triton" if needed else ""
@@ -198,7 +200,7 @@ def compile_and_compare(device: str) -> float:
     """The largest difference between eager and compiled `softmax_block`, over its result and both gradients.
 
     Raises:
-        SmeltError: the function ran, but not compiled.
+        SmeltError: the function ran in eager.
     """
     smelt = load_compiler()
     before = smelt.stats()
@@ -218,7 +220,7 @@ def compile_and_compare(device: str) -> float:
 
 @contextmanager
 def fresh_cache() -> Iterator[None]:
-    """An empty cache folder, so that a check proves the compiler and not an earlier run."""
+    """Context with an empty cache folder, so that a check tests the compiler and not the results of an earlier run."""
     before = os.environ.get("SMELT_CACHE_DIR")
     with tempfile.TemporaryDirectory(prefix="smelt-verify-") as folder:
         os.environ["SMELT_CACHE_DIR"] = folder

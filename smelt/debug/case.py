@@ -1,4 +1,4 @@
-"""Reads the script of a failure report: its literal `CASE`, its function, and the inputs that it is called with."""
+"""Reads the script of a failure report: its literal `CASE`, its function, and the inputs of the failed call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NoCase(SmeltError):
 
 @dataclass
 class Case:
-    """One script.
+    """The script of a failure report.
 
     Attributes:
         facts: the literal `CASE`.
@@ -53,16 +53,16 @@ class Case:
         return str(self.facts["error"].get("kind", ""))
 
     def other_versions(self) -> list[str]:
-        """Versions in which this process differs from the one that wrote the report."""
+        """The versions in the report that differ from those of this process."""
         here = {"smelt": VERSION, "torch": str(torch.__version__)}
         return [f"{name} {self.facts.get(name)}, here {now}" for name, now in here.items() if self.facts[name] != now]
 
 
 def read_case(path: Path) -> Case:
-    """The case of a report, given as its folder or as its script. The script's code is run.
+    """The case of a report, given by the path of its folder or script. The script's code is run.
 
     Raises:
-        NoCase: there is no such file, smelt did not write it, or it cannot run here.
+        NoCase: the file does not exist, smelt did not write it, or it cannot run here.
     """
     file = path / SCRIPT if path.is_dir() else path
     if not file.is_file():
@@ -109,7 +109,7 @@ def load_forward(text: str, name: str) -> Callable[..., Any]:
     """The function of a script.
 
     Raises:
-        NoCase: it does not run here.
+        NoCase: the script does not run here.
     """
     namespace: dict[str, Any] = {"__name__": "smelt_repro", "__file__": name}
     try:
@@ -123,10 +123,10 @@ def load_forward(text: str, name: str) -> Callable[..., Any]:
 
 
 def make_inputs(facts: Mapping[str, Any]) -> list[Any]:
-    """The inputs that the literals describe.
+    """The inputs that the literals of a case describe.
 
     Raises:
-        NoCase: they do not fit together, or their device is not here.
+        NoCase: the descriptions do not fit together, or their device does not exist here.
     """
     try:
         buffers = [_buffer(each) for each in facts["buffers"]]
@@ -172,7 +172,7 @@ def _input(spec: Mapping[str, Any], buffers: list[Tensor]) -> Any:
 
 @contextmanager
 def modes(facts: Mapping[str, Any]) -> Iterator[None]:
-    """The modes of the thread that the failure was met in."""
+    """Context with the modes of the thread in which the failure occurred."""
     known, before = facts["modes"], torch.get_default_dtype()
     deterministic = torch.are_deterministic_algorithms_enabled()
     with ExitStack() as stack:

@@ -1,8 +1,8 @@
-"""`smelt check`: a script whose compiled graphs run beside eager, until the first tensor that differs beyond rounding.
+"""`smelt check`: runs a script and compares each compiled graph with eager, until a tensor differs beyond rounding.
 
-At each call of a graph both run on copies of its inputs, forward and backward; then the program goes on with the
-compiled one. Where a result differs, the graph is recompiled with all of its tensors as results, or with each one
-alone: the first that differs gives the user's line.
+At each call of a graph the compiled graph and eager run on copies of its inputs, forward and backward; then the program
+continues with the compiled graph. If a result differs, the graph is recompiled with all of its tensors as results, or
+with each one as the only result: the first tensor that differs gives the user's line.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Checker:
     """Compiles graphs so that each call is compared with eager.
 
     Attributes:
-        graphs, calls: how many there were.
-        found: a tensor differed.
+        graphs, calls: numbers of graphs and calls so far.
+        found: whether a tensor differed.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Checker:
     def compile(
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], report: Report, options: Options
     ) -> Callable[..., Any]:
-        """Replaces `driver.compile_whole`. Random numbers are drawn as in eager, so that results can be compared."""
+        """Compile a graph in place of `driver.compile_whole`. Random numbers are drawn as in eager, for comparison."""
         options = dataclasses.replace(options, eager_rng=True)
         compiled = driver.compile_whole(gm, example_inputs, report, options)
         eager = _eager(gm, example_inputs, options)
@@ -57,7 +57,7 @@ class Checker:
             self.calls += 1
             try:
                 difference = first_difference(compiled, eager, inputs)
-            except EagerFails:  # so does the compiled graph, with the error that the program expects
+            except EagerFails:  # the compiled graph fails, too, with the error that the program expects
                 return compiled(*inputs)
             if difference is not None:
                 self.found = True
@@ -75,7 +75,7 @@ def _eager(gm: fx.GraphModule, inputs: Sequence[Any], options: Options) -> Calla
 def _failure_lines(
     gm: fx.GraphModule, inputs: Sequence[Any], name: str, options: Options, difference: Difference
 ) -> list[str]:
-    """What is said of a difference, and a report that `smelt repro` and `smelt minify` take."""
+    """The lines printed about a difference. Also saves a report for `smelt repro` and `smelt minify`."""
     found = _first_node(gm, inputs, options)
     lines = [f"{name} differs from eager"]
     if found is None:
@@ -97,14 +97,16 @@ def _failure_lines(
 
 
 def _first_node(gm: fx.GraphModule, inputs: Sequence[Any], options: Options) -> tuple[fx.Node, Difference] | None:
-    """The first node whose tensor differs where the graph gives all of them, or it alone; None where none does."""
+    """The first node whose tensor differs if the graph returns the tensors of all nodes, or only this one; None if
+    neither shows a difference.
+    """
     nodes = [n for n in gm.graph.nodes if n.op not in ("placeholder", "output")]
     nodes = [n for n in nodes if isinstance(n.meta.get("val"), TensorMeta)]
     found = _given(gm, nodes, inputs, options)
     if found is not None and found.what.startswith("result"):
         node = nodes[int(found.what.split()[-1])]
         return node, _given(gm, [node], inputs, options) or found
-    for node in nodes[:MANY]:  # a gradient, or fused kernels: what is wrong shows in the node alone
+    for node in nodes[:MANY]:  # a wrong gradient or fused kernel may only show with a single result
         found = _given(gm, [node], inputs, options)
         if found is not None:
             return node, found
@@ -112,11 +114,11 @@ def _first_node(gm: fx.GraphModule, inputs: Sequence[Any], options: Options) -> 
 
 
 MANY = 64
-"""Nodes that are compiled alone."""
+"""Maximum number of nodes that are each compiled as the only result."""
 
 
 def _given(gm: fx.GraphModule, wanted: Sequence[fx.Node], inputs: Sequence[Any], options: Options) -> Difference | None:
-    """The difference of a graph whose results are these nodes."""
+    """The first difference from eager of a graph whose results are these nodes; None without one or if it fails."""
     made, nodes = copied(Small(gm.graph, [*inputs]))
     output = made.graph.output_node()
     output.args = (tuple(nodes[node.name] for node in wanted),)
@@ -140,7 +142,7 @@ def _checked() -> Iterator[Checker]:
 
 
 def check_script(target: str, args: Sequence[str], module: bool) -> int:
-    """Run a script beside eager; its own exit status, or FOUND where a tensor differs."""
+    """Run a script and compare its graphs with eager; returns its exit status, or FOUND if a tensor differs."""
     with _checked() as checker, warnings.catch_warnings():
         warnings.simplefilter("default", SmeltWarning)
         status = run_script(target, args, module, quiet=True)

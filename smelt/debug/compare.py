@@ -1,4 +1,4 @@
-"""Results and gradients of a function beside eager's, in the order in which they come; the first that differs."""
+"""Compares results and gradients of a compiled function with those of eager, and finds the first that differs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Named = list[tuple[str, Tensor]]
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """What differs beyond rounding: `result 0`, `gradient of input 2`, `new value of input 1`; and how."""
+    """A tensor that differs beyond rounding (`result 0`, `gradient of input 2`, `new value of input 1`), and how."""
 
     what: str
     how: str
@@ -36,10 +36,10 @@ class EagerFails(SmeltError):
 
 
 def first_difference(compiled: Function, eager: Function, inputs: Sequence[Any]) -> Difference | None:
-    """The first tensor of one run of each, from copies of the same inputs and the same random state.
+    """The first tensor that differs between a compiled and an eager run on copies of the inputs, from one random state.
 
     Raises:
-        EagerFails: see there.
+        EagerFails: eager raises an error for these inputs.
     """
     state = _random_state()
     gradients, expected = run_eager(eager, inputs)
@@ -49,7 +49,7 @@ def first_difference(compiled: Function, eager: Function, inputs: Sequence[Any])
     _set_random_state(state)
     reference = _reference(eager, inputs, gradients, drawn)
     found = differ(expected, actual, reference)
-    if found is not None and reference is not None:  # is it as far off as eager is for inputs beside these?
+    if found is not None and reference is not None:  # Does eager differ as much for inputs changed by rounding?
         nudged = []
         for seed in range(NUDGES):
             _set_random_state(state)
@@ -70,10 +70,11 @@ def _nudged(inputs: list[Any], seed: int) -> list[Any]:
 
 
 def run_eager(eager: Function, inputs: Sequence[Any]) -> tuple[bool, Named]:
-    """Whether there are gradients, and what `run` gives. (A function may write to what its backward reads.)
+    """Whether gradients can be computed (they cannot if the function writes to a tensor that its backward reads), and
+    the result of `run`.
 
     Raises:
-        EagerFails: see there.
+        EagerFails: eager raises an error for these inputs.
     """
     try:
         return True, run(eager, copies(inputs))
@@ -85,7 +86,7 @@ def run_eager(eager: Function, inputs: Sequence[Any]) -> tuple[bool, Named]:
 
 
 def run(function: Function, inputs: Sequence[Any], gradients: bool = True) -> Named:
-    """Results, what inputs hold then, and gradients for tangents from a seed."""
+    """The results of a function, new values of inputs that it wrote, and gradients for tangents from a fixed seed."""
     needing = {i: x for i, x in enumerate(inputs) if isinstance(x, Tensor) and x.requires_grad}
     before = {i: x.detach().clone() for i, x in enumerate(inputs) if isinstance(x, Tensor)}
     results = [x for x in pytree.tree_leaves(function(*inputs)) if isinstance(x, Tensor)]
@@ -109,10 +110,12 @@ def _gradients(results: Sequence[Tensor], needing: dict[int, Tensor]) -> Named:
 def differ(
     expected: Named, actual: Named, reference: Named | None, nudged: Sequence[dict[str, Tensor]] = ()
 ) -> Difference | None:
-    """The first that differs by more than eager's own error against float64 allows; a float64 run may be missing.
+    """The first tensor that differs from eager by more than eager's own error against float64 allows; None without one.
 
     Args:
-        nudged: what eager gives for inputs that differ by rounding.
+        expected, actual: tensors of the eager and of the compiled run.
+        reference: tensors of the float64 run; None if it failed.
+        nudged: tensors of eager runs on inputs that were changed by rounding errors.
     """
     known = dict(actual)
     exact = dict(reference or ())
@@ -143,10 +146,10 @@ def _differs(expected: Tensor, found: Tensor, exact: Tensor | None, nudged: list
 
 
 def copies(inputs: Sequence[Any], widened: bool = False) -> list[Any]:
-    """Inputs like these, with memory of their own that they share as these do.
+    """Copies of the inputs in new memory; inputs that share memory have copies that share memory.
 
     Args:
-        widened: in float64, where they hold numbers of floating point.
+        widened: whether copies of floating-point tensors have dtype float64.
     """
     memories: dict[tuple[Any, ...], Tensor] = {}
     made = []
@@ -158,7 +161,7 @@ def copies(inputs: Sequence[Any], widened: bool = False) -> list[Any]:
             copy = _copy(x, memories, widened)
         if x.requires_grad:
             copy.requires_grad_()
-        made.append(copy if x.is_leaf else copy.clone())  # the function may write to what is computed
+        made.append(copy if x.is_leaf else copy.clone())  # a leaf must not be written
     return made
 
 
@@ -176,7 +179,7 @@ def _copy(x: Tensor, memories: dict[tuple[Any, ...], Tensor], widened: bool) -> 
 
 
 def _reference(eager: Function, inputs: Sequence[Any], gradients: bool, drawn: bool) -> Named | None:
-    """Eager in float64; None where the function does not run in it. (It may name float32.)"""
+    """The tensors of an eager run in float64; None if the function fails in float64, as code that names float32 may."""
     try:
         with SingleDraws() if drawn else contextlib.nullcontext():
             return run(eager, copies(inputs, widened=True), gradients)

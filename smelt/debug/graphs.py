@@ -1,4 +1,4 @@
-"""Reductions of a graph: each function returns a smaller graph and its inputs, or None where it does not apply."""
+"""Reductions of a graph: each function returns a smaller graph and its inputs, or None if it does not apply."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from smelt.debug.compare import copies
 
 @dataclass
 class Small:
-    """A graph and the inputs that it fails for, one for each placeholder."""
+    """A graph and the inputs for which it fails, one for each placeholder."""
 
     graph: fx.Graph
     inputs: list[Any]
 
     @property
     def calls(self) -> list[fx.Node]:
-        """The nodes that compute."""
+        """The nodes that compute a value: all except placeholders and the output."""
         return [n for n in self.graph.nodes if n.op not in ("placeholder", "output")]
 
     @property
@@ -64,7 +64,7 @@ def with_outputs(small: Small, names: Sequence[str]) -> Small:
 
 
 def with_inputs(small: Small, names: Collection[str], values: Mapping[str, Any]) -> Small | None:
-    """The graph with inputs instead of these nodes."""
+    """The graph with a new input in place of each of these nodes."""
     made, nodes = copied(small)
     first = next(n for n in made.graph.nodes if n.op != "placeholder")
     done = 0
@@ -81,7 +81,7 @@ def with_inputs(small: Small, names: Collection[str], values: Mapping[str, Any])
 
 
 def without(small: Small, name: str, values: Mapping[str, Any]) -> Iterator[Small]:
-    """The graph without a node: an operand of its shape and dtype replaces it; without readers it is removed."""
+    """Graphs without a node: an operand with its shape and dtype replaces it; a node without readers is removed."""
     here = next(n for n in small.graph.nodes if n.name == name)
     operands = [o.name for o in here.all_input_nodes if _alike(values.get(o.name), values.get(name))]
     for operand in operands:
@@ -123,7 +123,7 @@ def _acts(node: fx.Node) -> bool:
 
 
 def with_size(small: Small, old: int, new: int) -> Small:
-    """The graph with another size for each dimension of that size and each equal number."""
+    """The graph in which each dimension of size `old`, and each number equal to it, becomes `new`."""
     made, _ = copied(small)
     made.inputs = [_resized(x, old, new) if isinstance(x, Tensor) else x for x in made.inputs]
     swap = _swapping(old, new)
@@ -158,5 +158,5 @@ def _resized(x: Tensor, old: int, new: int) -> Tensor:
 
 
 def sizes(small: Small) -> list[int]:
-    """Sizes of inputs that can be reduced, the largest first."""
+    """The sizes in shapes of inputs that can be reduced, largest first."""
     return sorted({n for x in small.inputs if isinstance(x, Tensor) for n in x.shape if n > 1}, reverse=True)

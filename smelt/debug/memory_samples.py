@@ -16,7 +16,7 @@ MAX_SAMPLES = 1000
 
 
 class MemorySamples:
-    """Sampling begins at construction; `end()` returns the samples. A forked child process is not sampled."""
+    """Samples of memory use, from construction to `end()`. A forked child process is not sampled."""
 
     def __init__(self) -> None:
         self.samples: list[MemorySample] = []
@@ -39,7 +39,7 @@ class MemorySamples:
             self.samples.append(MemorySample(time.perf_counter() - self.begin, resident, _on_device()))
 
     def end(self) -> list[MemorySample]:
-        """The samples."""
+        """Stop sampling and return the samples."""
         self.ended.set()
         self.thread.join()
         self._look()

@@ -1,4 +1,4 @@
-"""`smelt minify`: a graph that fails becomes a small one that fails in the same way."""
+"""`smelt minify`: reduces a graph that fails to a small one that fails in the same way."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from smelt.graph.ir.repro_script import describe_inputs, repro_script
 
 
 class Minifier:
-    """Tries smaller graphs, and keeps those that fail in the same way.
+    """Tries smaller graphs, and keeps each one that fails in the same way.
 
     Attributes:
-        best: the smallest so far; text: its script.
-        tries: how many graphs were tried.
+        best: the smallest graph so far; text: its script.
+        tries: number of graphs that were tried.
     """
 
     def __init__(self, case: Case, kind: str, message: str, seconds: float) -> None:
@@ -88,7 +88,7 @@ class Minifier:
                 low = middle + 1
 
     def fewer_outputs(self) -> None:
-        """Keep one result, or half of them."""
+        """Try the graph with only one of its results, or half of them."""
         names = [n.name for n in self.best.graph.output_node().all_input_nodes]
         chunk = len(names) // 2
         while chunk >= 1 and len(names) > 1:
@@ -101,7 +101,7 @@ class Minifier:
                 chunk //= 2
 
     def cut(self) -> None:
-        """Replace nodes by inputs: many at once, then fewer."""
+        """Replace nodes by inputs, first many at once, then fewer."""
         chunk = max(len(self.best.calls) // 2, 1)
         while chunk:
             for names in _chunks([n.name for n in self.best.calls][:-1], chunk):
@@ -142,7 +142,7 @@ def captured(case: Case) -> Small:
     """The graph of a case and its inputs.
 
     Raises:
-        NoCase: it cannot be captured.
+        NoCase: the function cannot be captured.
     """
     found: list[Small] = []
 
@@ -161,10 +161,10 @@ def captured(case: Case) -> Small:
 
 
 def minify(path: Path, out: Path | None, seconds: float) -> int:
-    """Make a report's graph smaller and write its script; 1 where it does not fail (any more).
+    """Reduce the graph of a report and write its script; returns 1 if the graph does not fail (any more), else 0.
 
     Raises:
-        NoCase: there is nothing to run.
+        NoCase: the report cannot be run.
     """
     case = read_case(path)
     with warnings.catch_warnings():
@@ -191,7 +191,7 @@ def small_text(small: Small) -> str:
 
 
 def main(path: Path, out: Path | None, seconds: float) -> int:
-    """The command: 0 where a smaller graph was written, 1 where it does not fail, 2 where there is nothing to run."""
+    """The command. Exit status: 0 if a smaller graph was written, 1 if it does not fail, 2 if it cannot be run."""
     try:
         return minify(path, out, seconds)
     except NoCase as error:

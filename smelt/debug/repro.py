@@ -1,4 +1,4 @@
-"""`smelt repro`: reruns the graph of a report, compiled and in eager."""
+"""`smelt repro`: reruns the graph of a failure report, compiled and in eager."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from smelt.debug.compare import EagerFails, copies, first_difference, run, run_e
 from smelt.graph.ir.repro_script import error_of
 
 WRONG = "wrong result"
-"""The kind of a failure that raises nothing."""
+"""The kind of a failure in which results differ without an error."""
 
 
 class Outcome(NamedTuple):
@@ -27,10 +27,10 @@ class Outcome(NamedTuple):
 
 
 def outcome(forward: Callable[..., Any], inputs: Sequence[Any], facts: Mapping[str, Any]) -> Outcome:
-    """Compile and run a function, with its gradients, as the case says.
+    """Compile and run a function and its gradients with the settings of a case.
 
     Raises:
-        EagerFails: see there.
+        EagerFails: eager raises an error for these inputs.
     """
     with modes(facts):
         torch.manual_seed(0)
@@ -52,7 +52,7 @@ def outcome(forward: Callable[..., Any], inputs: Sequence[Any], facts: Mapping[s
 
 
 def _marked(inputs: Sequence[Any], facts: Mapping[str, Any]) -> list[Any]:
-    """Copies whose sizes are symbols where they were."""
+    """Copies of the inputs, with the dimensions marked dynamic that were symbolic in the reported call."""
     given = copies(inputs)
     for spec, each in zip(facts["inputs"], given, strict=True):
         for dim in spec.get("dynamic", ()):
@@ -61,7 +61,9 @@ def _marked(inputs: Sequence[Any], facts: Mapping[str, Any]) -> list[Any]:
 
 
 def _difference(compiled: Any, forward: Any, inputs: Sequence[Any], facts: Mapping[str, Any]) -> Any:
-    """Bits of random numbers are eager's by that option alone."""
+    """The first difference from eager. None without one, and for functions that draw random numbers without the option
+    `eager_rng`, since they differ by design.
+    """
     before = torch.get_rng_state()
     run_eager(forward, inputs)
     drawn = not torch.equal(before, torch.get_rng_state())
@@ -72,10 +74,10 @@ def _difference(compiled: Any, forward: Any, inputs: Sequence[Any], facts: Mappi
 
 
 def show_repro(path: Path) -> int:
-    """Run a report and tell whether it still fails; 1 if so, 0 if not.
+    """Run the graph of a report and print whether it still fails; returns 1 if so, else 0.
 
     Raises:
-        NoCase: there is nothing to run.
+        NoCase: the report cannot be run.
     """
     case = read_case(path)
     for other in case.other_versions():
@@ -84,10 +86,10 @@ def show_repro(path: Path) -> int:
 
 
 def outcome_of(case: Case) -> Outcome:
-    """The outcome of a case as it was read.
+    """The outcome of running a case.
 
     Raises:
-        NoCase: eager itself fails.
+        NoCase: eager fails, too.
     """
     try:
         return outcome(case.forward, case.inputs(), case.facts)
@@ -96,7 +98,7 @@ def outcome_of(case: Case) -> Outcome:
 
 
 def show_outcome(case: Case, found: Outcome) -> int:
-    """Print how it ended; 1 where it fails."""
+    """Print the outcome of a case; returns 1 if it fails, else 0."""
     name = on_one_line(case.facts["name"])
     if not found.kind:
         print(f"{name} no longer fails")

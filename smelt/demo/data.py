@@ -1,4 +1,4 @@
-"""Real data that every machine has: the source text of Python's standard library, scikit-learn's handwritten digits."""
+"""Loads real data that is installed locally: source text of Python's standard library, scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Text:
     held_out: Tensor
 
     def batches(self, seed: int, batch: int, length: int) -> Iterator[Tensor]:
-        """Endless random windows, shape (batch, length), the same for the same seed."""
+        """Endless batches of random windows of the training text, shape (batch, length); equal for equal seeds."""
         generator = torch.Generator().manual_seed(seed)
         offsets = torch.arange(length)
         while True:
@@ -63,7 +63,7 @@ def decode(tokens: Tensor) -> str:
 
 @dataclass(frozen=True)
 class Digits:
-    """Images of shape (n, 1, 32, 32), mean 0 and variance 1, and their digits of shape (n,)."""
+    """Images of shape (n, 1, 32, 32), with mean 0 and variance 1, and their digits of shape (n,)."""
 
     images: Tensor
     targets: Tensor
@@ -71,7 +71,7 @@ class Digits:
     test_targets: Tensor
 
     def batches(self, seed: int, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Endless epochs in random order, whole batches only, the same for the same seed."""
+        """Endless batches of epochs in random order, whole batches only; equal for equal seeds."""
         generator = torch.Generator().manual_seed(seed)
         while True:
             order = torch.randperm(len(self.targets), generator=generator)

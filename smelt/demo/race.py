@@ -14,8 +14,8 @@ from torch import nn
 from smelt.demo.tasks import Task
 
 CHUNK_S = 1.0
-"""Seconds, about, that one side trains before the other takes over: short enough that both suffer equally if the
-machine is busy.
+"""Approximate number of seconds that one side trains before the other continues: short enough that other load on the
+machine affects both sides equally.
 """
 
 Compile = Callable[[nn.Module], Any]
@@ -23,7 +23,9 @@ Compile = Callable[[nn.Module], Any]
 
 @dataclass
 class Runner:
-    """One side of the race. `seconds` and `losses` have one entry a step; `first_s` is compiling and the first step."""
+    """One side of the race. `seconds` and `losses` have one entry per step; `first_s` is the time of compiling and of
+    the
+    first step."""
 
     name: str
     task: Task

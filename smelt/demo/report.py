@@ -1,4 +1,4 @@
-"""The demo's report: one HTML file that holds its plots and needs nothing else."""
+"""Writes the demo's report: one HTML file that contains its plots and needs no other file."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from smelt.demo.tasks import Task, find_task
 
 
 def compile_model(model: nn.Module) -> Any:
-    """The one line that the demo is about."""
+    """Compile a model by `smelt.compile`, the one line of code that the demo demonstrates."""
     return load_compiler().compile(model)
 
 
@@ -62,7 +62,7 @@ def run_part(task: Task, seconds: float, console: Console, compile: Compile) -> 
 
 
 def progress(task: Task, runners: Sequence[Runner], elapsed: float, seconds: float) -> Group:
-    """Title, bar, and one line a side: step, loss, steps per second, first step."""
+    """Title, progress bar, and one line for each side: step, loss, steps per second, first step."""
     table = Table("", "step", "loss", "steps/s", "first step s", box=box.SIMPLE_HEAD)
     for runner in sorted(runners, key=lambda runner: runner.name):
         table.add_row(
@@ -76,7 +76,7 @@ def progress(task: Task, runners: Sequence[Runner], elapsed: float, seconds: flo
 
 
 def summary_table(part: Part) -> Table:
-    """The finished training, a row for each side."""
+    """A table of the finished training with a row for each side."""
     table = Table(*HEADS[:-1], part.score_name, title=part.title, title_justify="left", box=box.SIMPLE_HEAD)
     for row in summary_rows(part):
         table.add_row(*row)

@@ -1,4 +1,5 @@
-"""The two trainings of the demo, as data: model, optimizer, batches, loss, and what is measured at the end."""
+"""The two trainings of the demo, as data: model, optimizer, batches, loss, and the score that is measured at the
+end."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def text_task() -> Task:
 
 
 def build_gpt2() -> nn.Module:
-    """Hugging Face's GPT-2, small. Without dropout, so that both trainings see the same numbers."""
+    """A small GPT-2 of Hugging Face, without dropout, so that both trainings compute with the same numbers."""
     define_torchvision_schemas()
     from transformers import GPT2Config, GPT2LMHeadModel
     from transformers.utils import logging
@@ -113,10 +114,10 @@ TASKS: dict[str, Callable[[], Task]] = {"text": text_task, "digits": digits_task
 
 
 def find_task(name: str) -> Task:
-    """The task of that name, its data loaded.
+    """The task of that name, with its data loaded.
 
     Raises:
-        OptionError: no such task (lists them and the nearest).
+        OptionError: the name is unknown (the message lists all tasks and the nearest one).
     """
     if name not in TASKS:
         raise unknown_name("part of the demo", name, TASKS)

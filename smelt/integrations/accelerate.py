@@ -1,9 +1,10 @@
-"""Accelerate: `Accelerator(dynamo_plugin=SmeltPlugin())` compiles by smelt in `prepare`.
+"""Accelerate: `Accelerator(dynamo_plugin=SmeltPlugin())` compiles with smelt in `prepare`.
 
-Accelerate compiles by `torch.compile(model, **plugin.to_kwargs())`, recognises compiled models by the class that this
-makes, and names backends by an enumeration. Importing this module adds smelt to each of the three: the backend
-"smelt" of `torch.compile` becomes smelt's own capture, its models count as compiled, and "smelt" is a
-`DynamoBackend`, so that `Accelerator(dynamo_backend="smelt")` and `ACCELERATE_DYNAMO_BACKEND=smelt` do the same.
+Accelerate calls `torch.compile(model, **plugin.to_kwargs())`, recognises compiled models by the class of the result,
+and
+names backends by an enumeration. Importing this module adds smelt to all three: the backend "smelt" of `torch.compile`
+uses smelt's own capture, Accelerate recognises models compiled by smelt, and "smelt" becomes a `DynamoBackend`, so that
+`Accelerator(dynamo_backend="smelt")` and `ACCELERATE_DYNAMO_BACKEND=smelt` work as well.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from smelt.integrations.patches import take_named
 
 
 def _add_backend() -> None:
-    """`DynamoBackend("SMELT")`, an enumeration that is closed."""
+    """Add the member `DynamoBackend("SMELT")` to the enumeration, which has no interface for new members."""
     if "SMELT" not in DynamoBackend.__members__:
         member = str.__new__(DynamoBackend, "SMELT")
         member._name_ = member._value_ = "SMELT"
@@ -34,13 +35,13 @@ def _add_backend() -> None:
 
 
 class SmeltPlugin(TorchDynamoPlugin):
-    """How `Accelerator.prepare` compiles models by smelt.
+    """The settings with which `Accelerator.prepare` compiles models by smelt.
 
     Args:
         mode: as in `smelt.compile`; default: `ACCELERATE_DYNAMO_MODE`, else "default".
         fullgraph: default: `ACCELERATE_DYNAMO_USE_FULLGRAPH`, else False.
-        dynamic: default: True where `ACCELERATE_DYNAMO_USE_DYNAMIC` says so, else None: sizes that change become
-            symbols. (`accelerate launch` always sets that variable, to False unless asked.)
+        dynamic: default: True if `ACCELERATE_DYNAMO_USE_DYNAMIC` is true, else None: sizes that change become symbols.
+            (`accelerate launch` always sets that variable, by default to False.)
         options: as in `smelt.compile`, instead of a mode.
         disable: compile nothing.
         use_regional_compilation: `smelt.compile_regions`; default: `ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION`, else
@@ -65,10 +66,10 @@ class SmeltPlugin(TorchDynamoPlugin):
             self.dynamic = True if vars(self)["dynamic"] else None
         if options is not None and mode is None:
             self.mode = None
-        smelt.compile(**self.to_kwargs())  # wrong arguments raise here
+        smelt.compile(**self.to_kwargs())  # raises for wrong arguments
 
     def to_kwargs(self) -> dict[str, Any]:
-        """The arguments of `torch.compile`."""
+        """The keyword arguments for `torch.compile`."""
         names = ("mode", "fullgraph", "dynamic", "options", "disable")
         return {"backend": "smelt", **{name: getattr(self, name) for name in names}}
 
@@ -127,7 +128,7 @@ _REPLACED: dict[str, Callable[..., Any]] = {
 
 
 def _replace(name: str, ours: Callable[..., Any]) -> None:
-    """Replace a function of Accelerate in each of its modules that has imported the name."""
+    """Replace the function `name` of Accelerate in each of Accelerate's modules that has imported it."""
     own = getattr(other, name)
     replacement = functools.wraps(own)(functools.partial(ours, own))
     for key, module in list(sys.modules.items()):

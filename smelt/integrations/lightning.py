@@ -1,9 +1,9 @@
-"""Lightning: `Trainer.fit(smelt.compile(model))`, and its `from_compiled` and `to_uncompiled`.
+"""Lightning: `Trainer.fit(smelt.compile(model))`, and Lightning's functions `from_compiled` and `to_uncompiled`.
 
 Lightning compiles the steps of a LightningModule (`training_step` and the like), since the Trainer calls these,
 and recognises compiled models by the class that torch's compiler makes. A model that smelt compiled is a
-LightningModule itself, so that everything else of Lightning works with it; the two functions above are replaced by
-ones that accept models compiled by smelt. That happens when the first class of Lightning is compiled.
+LightningModule itself, so that the rest of Lightning works with it. The two functions above are replaced by functions
+that accept models compiled by smelt, when the first class of Lightning is compiled.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _REPLACED: dict[str, Callable[..., Any]] = {
 
 
 def take_functions(cls: type) -> None:
-    """Replace both functions in the Lightning package that a class comes from, once for each package."""
+    """Replace both functions in the Lightning package of a class, once for each package; other classes are ignored."""
     for package in PACKAGES:
         module = next((base for base in cls.__mro__ if base.__module__ == f"{package}.core.module"), None)
         if module is not None:

@@ -1,7 +1,7 @@
-"""`smelt.install()`: `torch.compile` calls of a program without any reference to smelt compile by smelt.
+"""`smelt.install()`: replaces `torch.compile`, so that programs and libraries that call it are compiled by smelt.
 
-Libraries reach torch's compiler through `torch.compile` and `Module.compile`, which calls it: it is
-enough to replace that one name.
+Libraries reach torch's compiler through `torch.compile` and `Module.compile`, which calls `torch.compile`: replacing
+that one name is enough.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import torch
 import smelt
 
 _ours: set[str] = set()
-"""Backends whose calls come here."""
+"""Names of the backends of `torch.compile` whose calls smelt handles."""
 
 _original: Callable[..., Any] | None = None
 
 
 def install() -> None:
-    """Make `torch.compile` and `Module.compile` compile by smelt.
+    """Make `torch.compile` and `Module.compile` compile with smelt.
 
-    Calls that name another backend than torch's own go to torch as before. Options that only torch's backend knows are
-    left out, with one warning for each. What was compiled before stays as it is.
+    Calls that name another backend than torch's own still go to torch. Options that only torch's backend has are
+    ignored, with one warning for each. Models that were compiled before stay as they are.
     """
     _take({"inductor", "smelt"})
 
 
 def uninstall() -> None:
-    """Restore torch's own `torch.compile`. What smelt has compiled stays compiled."""
+    """Restore torch's own `torch.compile`. Models that smelt has compiled stay compiled."""
     global _original
     _ours.clear()
     if _original is not None:
@@ -41,7 +41,7 @@ def uninstall() -> None:
 
 
 def take_named() -> None:
-    """Make `torch.compile(backend="smelt")` call `smelt.compile`, with its capture; other calls go to torch."""
+    """Make `torch.compile(backend="smelt")` call `smelt.compile` with smelt's capture; other calls go to torch."""
     _take({"smelt"})
 
 
@@ -84,13 +84,13 @@ def _compile(
 
 
 def _default_backend() -> Any:
-    """What a call without a backend means: torch's own, unless a program has set another default."""
+    """The backend of a call that names none: torch's own, unless the program has set another default."""
     registry = sys.modules.get("torch._dynamo.backends.registry")  # a program that sets a default has imported it
     return getattr(registry, "_default_backend", "inductor")
 
 
 def _known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The options that smelt has."""
+    """The given options without those that smelt does not have, with a warning for each; None if no option is left."""
     if not options:
         return None
     ours = smelt.list_options()

@@ -1,7 +1,7 @@
-"""`torch.compile(model, backend="smelt")`: torch's capture, this compiler.
+"""The backend of `torch.compile(model, backend="smelt")`: a graph that torch captured is compiled by smelt.
 
-Found through the entry-point group `torch_dynamo_backends`, which torch reads; nothing of torch's compiler is imported
-here.
+torch finds this backend through the entry-point group `torch_dynamo_backends`. This module imports no part of torch's
+compiler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def smelt(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """A backend of torch.compile.
+    """Compile a graph that torch.compile captured; returns a callable over the graph's inputs.
 
     Args:
         gm: the graph that torch captured.

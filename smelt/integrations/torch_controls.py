@@ -1,8 +1,8 @@
 """Makes the controls of `torch.compiler` (stance, substitutes, reset) act on smelt as well.
 
 Controls that mark tensors and functions (`mark_dynamic`, `disable`, `allow_in_graph`) need no change: capture reads
-the marks. A stance, a substitute and a reset are state of torch's compiler: these functions are replaced by ones that
-set the state of both compilers.
+the marks. Stances, substitutes and resets change the state of torch's compiler: their functions are replaced by
+functions that change the state of both compilers.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _BOTH: dict[str, Callable[..., Any]] = {
 
 
 def take_controls() -> None:
-    """Replace the functions in `torch.compiler`; once."""
+    """Replace the functions in `torch.compiler`; further calls change nothing."""
     for name, both in _BOTH.items():
         own = getattr(torch.compiler, name)
         if not hasattr(own, "_smelt_original"):

@@ -1,1 +1,1 @@
-"""What was compiled, as one HTML page that needs no network and runs no script."""
+"""Reports of compiled frames as one HTML page that needs no network and runs no script."""

@@ -16,15 +16,15 @@ Child = Union["Markup", str, int, float, None, Iterable["Child"]]
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """A string of finished HTML, which is not escaped again."""
 
 
 VOID = frozenset({"br", "meta", "hr"})
-"""Elements of HTML without an end."""
+"""Names of HTML elements without an end tag."""
 
 
 def escaped(text: str) -> str:
-    """Text as HTML, also in quotes."""
+    """Text escaped for HTML, also inside of quoted attributes."""
     return html.escape(visible(text), quote=True)
 
 
@@ -71,12 +71,12 @@ def _write(child: Child, chunks: list[str]) -> None:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, truncated if it is long."""
+    """The text, truncated if it is longer than `most` characters."""
     return text if len(text) <= most else f"{text[:most]} ... ({len(text) - most} more characters)"
 
 
 def bytes_text(count: float) -> str:
-    """12.3 MB"""
+    """A number of bytes as text, such as `12.3 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
@@ -85,7 +85,7 @@ def bytes_text(count: float) -> str:
 
 
 def number_text(count: float) -> str:
-    """12.3 M"""
+    """A number as text, such as `12.3 M`."""
     for unit in ("", " k", " M", " G"):
         if abs(count) < 1000:
             return f"{count:.3g}{unit}"
@@ -94,7 +94,7 @@ def number_text(count: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """12.3 ms"""
+    """A duration as text, such as `12.3 ms`."""
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
@@ -102,5 +102,5 @@ def seconds_text(seconds: float) -> str:
 
 
 def plural(count: int, name: str) -> str:
-    """`1 graph`, `2 graphs`"""
+    """A count with its noun, such as `1 graph` or `2 graphs`."""
     return f"{count} {name}{'' if count == 1 else 's'}"

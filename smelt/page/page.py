@@ -1,4 +1,4 @@
-"""The whole page: what a run compiled, frame by frame. It holds no script, and its policy forbids any."""
+"""Renders the whole page: each compiled frame of a run. The page has no script, and its security policy forbids any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smelt.page.source import COLOURS, LONGEST_LINE, noted_list, show_break, sou
 from smelt.page.style import STYLE
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""Nothing is loaded from anywhere and nothing runs, whatever a program's strings hold."""
+"""Content security policy of the page: nothing is loaded and no script runs, whatever strings a program contains."""
 
 BEGIN = "<!DOCTYPE html>"
 
@@ -97,7 +97,7 @@ def _break_row(reason: BreakFacts, links: dict[str, str]) -> Markup:
 
 
 def _links(frames: list[FrameFacts]) -> dict[str, str]:
-    """Links to where on the page each line is shown."""
+    """File and line -> link to the element of the page that shows the line."""
     links: dict[str, str] = {}
     for number, frame in enumerate(frames, 1):
         for index, function in enumerate(frame.functions):

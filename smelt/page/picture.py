@@ -10,7 +10,7 @@ from smelt.page.markup import Markup, bytes_text, element, joined, seconds_text
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 176, 40, 22, 34, 12
 
 MOST_BOXES = 600
-"""Boxes of one picture; a browser shows more only slowly."""
+"""Maximum number of boxes in one picture; browsers are slow with more."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Box:
     Attributes:
         kind: a class of the style sheet.
         title: the full description, shown as a tooltip.
-        link: where a click leads.
+        link: target of a click.
         sources: indices of the boxes whose values it reads.
     """
 
@@ -53,7 +53,7 @@ def draw_program(boxes: Sequence[Box]) -> Markup:
 
 
 def _layers(boxes: Sequence[Box]) -> list[list[int]]:
-    """Numbers of boxes by depth; within a layer near the boxes that they read."""
+    """Indices of boxes by depth; within a layer each box is near the boxes that it reads."""
     depth: list[int] = []
     for box in boxes:
         depth.append(1 + max((depth[s] for s in box.sources), default=-1))
@@ -103,14 +103,14 @@ CURVE_WIDTH, CURVE_HEIGHT = 720, 130
 
 
 def draw_steps(levels: Sequence[int], marks: Sequence[tuple[int, str]], label: str) -> Markup:
-    """Bytes after each step, as a step curve; marks are texts at single steps."""
+    """Draw the bytes after each step as a step curve; `marks` are (step, text)."""
     points = [(float(i), float(level)) for i, level in enumerate(levels)]
     steps = [(x + dx, y) for x, y in points for dx in (0.0, 1.0)]
     return _curve([("area", steps)], len(levels), max(levels, default=0), marks, label, lambda x: "")
 
 
 def draw_times(series: Mapping[str, Sequence[tuple[float, float]]], label: str) -> Markup:
-    """Bytes over seconds, a line for each name, which is a class of the style sheet."""
+    """Draw bytes over seconds, with a line for each name; a name is also a class of the style sheet."""
     points = [point for each in series.values() for point in each]
     end = max((x for x, _ in points), default=0.0)
     most = max((y for _, y in points), default=0.0)
@@ -128,7 +128,7 @@ def _curve(
     label: str,
     along: Callable[[float], str],
 ) -> Markup:
-    """Areas under lines; the first axis goes to `end`, the second one, of bytes, to `most`."""
+    """Draw areas under lines; the horizontal axis ends at `end`, the vertical axis (bytes) at `most`."""
     right, bottom, left = CURVE_WIDTH - 8, CURVE_HEIGHT - 20, 66
     scale_x, scale_y = (right - left) / (end or 1), (bottom - 12) / (most or 1)
     drawn = []
@@ -156,7 +156,7 @@ def _curve(
 
 
 def draw_shares(shares: Mapping[str, float]) -> Markup:
-    """Seconds by name, as bars beneath each other."""
+    """Draw seconds by name as a list of bars."""
     most = max(shares.values(), default=0.0) or 1.0
     total = sum(shares.values())
     return element(

@@ -1,4 +1,5 @@
-"""Programs of graphs on the page: a picture, kernels with their sources and measures, memory step by step."""
+"""Shows the programs of graphs on the page: a picture, kernels with sources and measurements, memory after each
+step."""
 
 from __future__ import annotations
 
@@ -12,20 +13,20 @@ from smelt.page.markup import Markup, bytes_text, element, joined, number_text, 
 from smelt.page.picture import MOST_BOXES, Box, draw_program, draw_steps
 
 INLINE_CHARACTERS = 2_000_000
-"""Number of characters of sources on a page; after that many, a source that was shown before is only named."""
+"""Number of characters of sources on a page above which a source that was shown before is replaced by a link."""
 
 LONGEST_SOURCE = 200_000
 
 
 class Sources:
-    """The texts of kernels on one page: which were shown, and where."""
+    """The texts of kernels that one page has shown, and the elements that show them."""
 
     def __init__(self) -> None:
         self.characters = 0
         self.shown: dict[str, str] = {}
 
     def show(self, text: str, where: str) -> Markup:
-        """The text; for a text that was shown before, possibly a link to it."""
+        """The text as markup, or a link to the element that has shown it (see INLINE_CHARACTERS)."""
         known = self.shown.get(text)
         if known is not None and self.characters > INLINE_CHARACTERS:
             return element("p", "the same source as ", element("a", "another kernel", href=f"#{known}"))
@@ -35,7 +36,7 @@ class Sources:
 
 
 def show_program(program: ProgramFacts, name: str, sources: Sources) -> Markup:
-    """Show one program; ids begin with `name`."""
+    """Markup for one program; the ids of its elements begin with `name`."""
     timed = [unit.step.timing for unit in program.units if unit.step.timing is not None]
     spent = sum(timing.least_ns for timing in timed) / 1e9
     kernels = sum(unit.kind != "library call" for unit in program.units)
@@ -62,7 +63,7 @@ def show_program(program: ProgramFacts, name: str, sources: Sources) -> Markup:
 
 
 MOST_OPEN = 60
-"""Steps of a program that are listed without a click."""
+"""Maximum number of steps of a program that are listed without a click."""
 
 
 def _folded(units: Markup, count: int) -> Markup:
@@ -70,7 +71,12 @@ def _folded(units: Markup, count: int) -> Markup:
 
 
 def slowest(programs: Sequence[tuple[str, ProgramFacts]], most: int = 10) -> Markup | None:
-    """The steps with most time, by operators and lines, with links; `programs` come with the prefix of their ids."""
+    """A table of the steps that take most time, by operators and lines, with links.
+
+    Args:
+        programs: (prefix of the ids, program).
+        most: maximum number of rows.
+    """
     spent: dict[tuple[str, str], _Spent] = {}
     for name, program in programs:
         for number, unit in enumerate(program.units):
@@ -94,7 +100,7 @@ def slowest(programs: Sequence[tuple[str, ProgramFacts]], most: int = 10) -> Mar
 
 @dataclass
 class _Spent:
-    """Time of steps with the same operators and lines; `link` leads to the slowest one."""
+    """Total time of the steps with the same operators and lines; `link` leads to the slowest step."""
 
     seconds: float = 0.0
     calls: int = 0

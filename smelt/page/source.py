@@ -1,4 +1,4 @@
-"""The source of functions with what capture made of each line: graphs, breaks, guards, recompilations."""
+"""Shows the source of functions with notes on each line: graphs, graph breaks, guards, recompilations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def source_of(frame: FrameFacts, name: str, first_graph: int) -> Markup:
     """The annotated source of the functions that ran in a frame; the frame's own function comes first.
 
     Args:
-        name: prefix of the ids.
+        name: prefix of the ids of elements.
         first_graph: the number of the frame's first graph on the page.
     """
     lines = _lines(frame, first_graph)
@@ -56,7 +56,7 @@ def _where(function: FunctionSource) -> Markup:
 
 
 def _lines(frame: FrameFacts, first_graph: int) -> dict[Location, _Line]:
-    """The notes on each line."""
+    """Line -> notes on it."""
     lines: dict[Location, _Line] = defaultdict(_Line)
     graph = first_graph
     for version in frame.versions:
@@ -129,7 +129,7 @@ def _list(texts: Sequence[str]) -> Markup:
 
 
 def show_break(reason: BreakFacts) -> Markup:
-    """Title, reason and hint of a graph break."""
+    """Markup with title, reason and hint of a graph break."""
     return element(
         "div",
         element("b", "graph break: "),
@@ -143,7 +143,7 @@ def show_break(reason: BreakFacts) -> Markup:
 
 
 def _elsewhere(lines: dict[Location, _Line], name: str) -> Markup:
-    """The notes on lines whose source is not shown."""
+    """Markup with the notes on lines whose source is not shown."""
     rows = []
     for number, (location, line) in enumerate(lines.items()):
         what = plural(line.operations, "operation") if line.operations else ""
@@ -155,7 +155,7 @@ def _elsewhere(lines: dict[Location, _Line], name: str) -> Markup:
 
 
 def noted_list(notes: Sequence[Noted]) -> Markup:
-    """Lines of Python with their file and line number."""
+    """Markup for lines of Python with their file and line number."""
     return element(
         "pre",
         element("code", "\n".join(f"{note.text}{f'  # {note.location}' if note.location else ''}" for note in notes)),
