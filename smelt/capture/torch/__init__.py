@@ -1,4 +1,4 @@
-"""Functions and classes of PyTorch with captured forms: modules, hooks, autograd functions, optimizers ...
+"""Captured forms of PyTorch's functions and classes: modules, hooks, autograd functions, optimizers and others.
 
 Each module enters its forms in the registry (`core.registry`); `session` imports them all.
 """

@@ -1,8 +1,8 @@
-"""The values that a user's torch.autograd.Function reads besides its arguments: found by interpreting it, and guarded.
+"""The values that a user's torch.autograd.Function reads besides its arguments: found by interpretation, and guarded.
 
 A call of `apply` is one node, and stages that differentiate the graph run the Function's Python code once, at compile
-time. So everything that it reads has to be guarded. A second interpreter runs `forward` and `backward` on trace tensors
-of its own; its graph is dropped, its guards are kept.
+time. Therefore all values that the code reads have to be guarded. A second interpreter runs `forward` and `backward` on
+separate trace tensors; its graph is dropped, its guards are kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Context(FunctionCtx):
     """The `ctx` of one call, as the user's code sees it.
 
     Attributes:
-        count: the number of arguments; the backward returns a gradient for each.
+        count: the number of arguments; the backward returns one gradient for each argument.
     """
 
     to_save: tuple[Any, ...] = ()
@@ -62,13 +62,15 @@ class Context(FunctionCtx):
 
 
 class _Numbers(NumberNodes):
-    """Placeholders for the symbolic numbers of the capture, in the graph that is dropped: nothing computes them."""
+    """Placeholders for the symbolic numbers of the capture in the graph that is dropped, where no node computes
+    them.
+    """
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
 
     def given(self, number: Size | Real, node: fx.Node) -> None:
-        """Ignore an input that is the number: it gets a placeholder of its own."""
+        """Ignore an input that gives the number: the number gets a separate placeholder."""
 
     def __call__(self, number: object) -> object:
         if not isinstance(number, (Size, Real)):
@@ -81,14 +83,15 @@ class _Numbers(NumberNodes):
 def guard_reads(
     vm: Interpreter, cls: type[torch.autograd.Function], args: Sequence[object]
 ) -> tuple[BackwardState | None, bool]:
-    """Guard what `cls.apply(*args)` and its derivative read: (mutable state that the backward reads, materialization is
-    off).
+    """Guard the values that `cls.apply(*args)` and its derivative read; returns (mutable state that the backward reads,
+    whether materialization is off).
 
-    The state is checked again before the backward runs; None if there is none. The second is True if the call has
-    switched `set_materialize_grads` off.
+    The state, None if the backward reads no mutable values, is checked a second time before the backward runs. The
+    second result is True if the call has switched `set_materialize_grads` off.
 
     Raises:
-        Break: a node cannot stand for the call: it writes to objects from outside, prints, or needs values.
+        Break: a node cannot represent the call, because the call writes to objects from outside, prints, or needs
+            values.
     """
     sibling = vm.sibling()
     sibling.tensors.number_node = _Numbers(sibling.tensors.graph)
@@ -107,7 +110,7 @@ def guard_reads(
             seen = _forget_reads(sibling)
             with _collecting(sibling, after):
                 _backward(sibling, cls, ctx, outputs)
-    except UserError as raised:  # perhaps only because the tensors have no values: eager shows that
+    except UserError as raised:  # perhaps only because the tensors have no values, which a run in eager shows
         raise Break(f"{cls.__name__}.apply", f"it does not run on tensors without values: {raised}") from None
     finally:
         sibling.ambient.restore()
@@ -123,7 +126,7 @@ def guard_reads(
 
 @contextmanager
 def _collecting(sibling: Interpreter, checks: list[Check]) -> Iterator[None]:
-    """Collect the checks on what is read while the context is open, including checks that exist already."""
+    """Collect the checks on values that are read while the context is open, including checks that exist already."""
     outer, sibling.guards.noted = sibling.guards.noted, checks
     try:
         yield
@@ -134,7 +137,7 @@ def _collecting(sibling: Interpreter, checks: list[Check]) -> Iterator[None]:
 
 
 def _reads_of_class(sibling: Interpreter) -> bool:
-    """Whether an attribute was read of a class that each call makes anew."""
+    """Whether the Function has read an attribute of a class that each call makes anew."""
     return any(
         key in sibling.python.made_classes and not _is_immutable(found)
         for (key, _), found in sibling.python.lookups.items()
@@ -142,7 +145,7 @@ def _reads_of_class(sibling: Interpreter) -> bool:
 
 
 def _refuse_call_state(cls: type, reads_class: bool, checks: list[Check]) -> None:
-    """Refuse reads of variables and attributes that each call makes anew: a node keeps one call's class, and runs
+    """Refuse reads of variables and attributes that each call makes anew: a node keeps the class of one call, and runs
     later.
     """
     if reads_class or any(source.local and _may_change(source, kind, operand) for source, kind, operand in checks):
@@ -150,7 +153,7 @@ def _refuse_call_state(cls: type, reads_class: bool, checks: list[Check]) -> Non
 
 
 def _forget_reads(sibling: Interpreter) -> set[tuple[int, str]]:
-    """Forget the known values of objects from outside, so that the next read of each adds its checks again."""
+    """Forget the known values of objects from outside, so that the next read of each value repeats its checks."""
     known = [key for key in sibling.reads if sibling.is_external(key[0])]
     for key in known:
         del sibling.reads[key]
@@ -171,14 +174,16 @@ def _state(
 
 
 def _may_change(source: Source, kind: int, operand: object) -> bool:
-    """Whether a program may change what the check compares: values change, functions, classes and modules do not."""
+    """Whether a program may change the compared value: plain values may change, functions, classes and modules
+    do not.
+    """
     if source.kind == native.FUNCTION_FIELD:
         return False
     if source.kind == native.CLASS_ATTR and (kind == native.MISSING or _is_of_context(source)):
         return False
     if kind == native.IS:
         return not _is_immutable(operand)
-    if kind == native.MISSING:  # not a global name that means a builtin, which nothing defines later
+    if kind == native.MISSING:  # except for a global name that refers to a builtin, which is not defined later
         return source.base is not None and source.base.base is not None
     return kind in (native.EQ, native.LEN, native.DICT_KEYS, native.HAS_KEY, native.NOT_KEY)
 
@@ -195,7 +200,7 @@ def _is_of_context(source: Source) -> bool:
 
 
 def _checker(vm: Interpreter, checks: list[Check]) -> Callable[[], bool]:
-    """A function that tells whether all of these checks hold when it is called."""
+    """A function that returns whether all of the checks hold at the time of its call."""
     asked = GuardList()
     for check in checks:
         asked.check(*check)
@@ -217,7 +222,7 @@ def _refuse_written_views(
 
 
 def _placeholder_like(sibling: Interpreter, tensor: torch.Tensor) -> TraceTensor:
-    """A tensor of the second interpreter with the metadata of `tensor`."""
+    """A trace tensor of the second interpreter with the metadata of `tensor`."""
     node = sibling.tensors.graph.placeholder("given")
     node.meta["val"] = meta_of(tensor)
     own = trace_like(node.meta["val"], requires_grad=tensor.requires_grad)
@@ -245,7 +250,7 @@ def call_forward(
     try:
         bound = inspect.signature(cls.forward).bind(*given)
         bound.apply_defaults()
-        given = bound.args  # in the form in which PyTorch passes them
+        given = bound.args  # the form in which PyTorch passes the arguments
     except TypeError:
         pass  # the call raises the error
     ctx.count = len(given)
@@ -265,7 +270,7 @@ def _backward(sibling: Interpreter, cls: type[torch.autograd.Function], ctx: Con
     found = sibling.call(sibling.load_attr(cls, "backward"), (ctx, *grads), {})
     given = found if isinstance(found, tuple) else (found,)
     if not ctx.materialize_grads:
-        for some in _with_absent(grads):  # with absent gradients it may read other values, or raise
+        for some in _with_absent(grads):  # with absent gradients the backward may read other values, or raise
             with suppress(UserError):
                 sibling.call(sibling.load_attr(cls, "backward"), (ctx, *some), {})
     if len(given) < ctx.count or any(each is not None for each in given[ctx.count :]):
@@ -275,7 +280,7 @@ def _backward(sibling: Interpreter, cls: type[torch.autograd.Function], ctx: Con
 
 
 def _with_absent(gradients: Sequence[object]) -> Iterator[list[object]]:
-    """Lists of gradients of which some are absent: one, all but one, or each subset where there are few."""
+    """Lists of gradients of which some are absent: one, or all but one; for few gradients each subset."""
     positions = [k for k, gradient in enumerate(gradients) if gradient is not None]
     counts = range(1, len(positions)) if len(positions) <= _MAX_SUBSET_RESULTS else (1, len(positions) - 1)
     for count in counts if len(positions) > 1 else ():
@@ -284,7 +289,7 @@ def _with_absent(gradients: Sequence[object]) -> Iterator[list[object]]:
 
 
 _MAX_SUBSET_RESULTS = 4
-"""Results of a Function up to which each subset of absent gradients is tried."""
+"""Maximum number of results of a Function for which each subset of absent gradients is tried."""
 
 
 def _refuse_effects(

@@ -1,4 +1,4 @@
-"""Collectives that write to their arguments, as functional operators and copies, which graphs can hold."""
+"""Collectives that write to their arguments, captured as functional operators and copies, which graphs support."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if torch.distributed.is_available():
     REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max"}
 
     def _group(tensors: list[object], group: dist.ProcessGroup | None, async_op: bool) -> dist.ProcessGroup:
-        """The process group of a collective that a graph can hold.
+        """The process group of a collective that can be captured.
 
         Raises:
-            Break: the collective is asynchronous, or its arguments are no plain tensors.
+            Break: the collective is asynchronous, or an argument is not a plain tensor.
         """
         if async_op:
             raise Break("an asynchronous collective", "a graph has no handle to wait for", "async_op=False")
@@ -43,13 +43,13 @@ if torch.distributed.is_available():
         return vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach")
 
     def _write(vm: Interpreter, target: object, value: object) -> None:
-        """Write as the collectives do: without autograd's notice, neither in the history nor in the version of saved
+        """Write like the collectives: autograd sees the write neither in the history nor in the version of saved
         tensors.
         """
         vm.tensors.run(torch.Tensor.copy_, (vm.load_attr(target, "data"), value), {}, method="copy_")
 
     def _write_flat(vm: Interpreter, target: TraceTensor, value: object) -> None:
-        """Write the elements in the same order, for any shape of the target."""
+        """Write the elements of `value` in order to a target of the same or another shape."""
         _write(vm, target, vm.tensors.run(torch.reshape, (value, tuple(target.shape)), {}))
 
     def _dense(vm: Interpreter, tensor: object) -> object:

@@ -1,4 +1,4 @@
-"""Operators of `torch.library` as objects, and functions of `torch.jit.script`."""
+"""Calls of operator objects of `torch.library` and of functions of `torch.jit.script`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from smelt.capture.tensors.torch_calls import call_torch
 
 @CALL(CustomOpDef)
 def call_custom_op(vm: Interpreter, op: object, args: Args, kwargs: Kwargs) -> object:
-    """Call a custom operator: one node. An operator that launches Triton kernels is inlined, so that each launch is a
-    node.
+    """Call a custom operator, which becomes one node. An operator that launches Triton kernels is inlined instead, so
+    that each launch is a node.
 
-    With gradients the operator stays one node: its derivative, or the error that it has none, belongs to it as a whole.
+    With gradients, such an operator stays one node as well: its derivative, or the error for a missing derivative,
+    belongs to the whole operator.
     """
     body = _launching(vars(op).get("_init_fn"))
     if body is not None and not (torch.is_grad_enabled() and _requires_grad((*args, *kwargs.values()))):
@@ -44,7 +45,7 @@ def _launching(function: object) -> FunctionType | None:
 
 
 class ScriptCall:
-    """A function of `torch.jit.script` as the target of a graph node: its result depends on its arguments alone."""
+    """A function of `torch.jit.script` as the target of a graph node; its result depends only on its arguments."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -57,7 +58,7 @@ class ScriptCall:
 
 @CALL(torch.jit.ScriptFunction)
 def call_scripted(vm: Interpreter, function: object, args: Args, kwargs: Kwargs) -> object:
-    """Call a function of `torch.jit.script`: one node."""
+    """Call a function of `torch.jit.script`, which becomes one node."""
     source = vm.source_of(function)
     if source is not None:
         vm.guards.check(source, native.IS, function)

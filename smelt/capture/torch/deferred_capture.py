@@ -10,13 +10,13 @@ from smelt.capture import _native as native
 
 
 def captured_later(session: object, fn: Callable[..., object]) -> Callable[..., object]:
-    """`fn`, captured for `session` at each call, for example while gradients are computed in another thread."""
+    """A function that calls `fn` and captures it for `session`, for example while another thread computes gradients."""
     session_ref = weakref.ref(session)
     return lambda *args, **kwargs: native.call(fn, args, kwargs, session_ref())
 
 
 def run_in_steps(generator: Generator[Any, Any, Any], session: object) -> Generator[object, object, object]:
-    """A generator that runs another one, each step as a call of `session` (PEP 380, with a call around each step)."""
+    """A generator that runs `generator` (PEP 380) and makes each step inside a compiled call of `session`."""
     send, throw, close = generator.send, generator.throw, generator.close
     step, given = send, None
     try:
@@ -34,7 +34,7 @@ def run_in_steps(generator: Generator[Any, Any, Any], session: object) -> Genera
 
 
 class Steps:
-    """An awaitable that runs another one step by step; see `run_in_steps`."""
+    """An awaitable that runs another awaitable step by step; see `run_in_steps`."""
 
     def __init__(self, awaited: Generator[object, object, object], session: object) -> None:
         self.awaited, self.session = awaited, session

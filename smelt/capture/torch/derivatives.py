@@ -17,10 +17,11 @@ from smelt.graph.trace.trace import TraceTensor
 
 @special(torch.autograd.grad)
 def grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
-    """Run the engine on trace tensors, which have the history that the program gave them.
+    """Captured form of `torch.autograd.grad`: runs the engine on trace tensors, which have the same history as in
+    eager.
 
     Raises:
-        Break: the history continues in what was computed before the captured function.
+        Break: the history continues in computations that were made before the captured function.
     """
     outputs = vm.effects.plain(args[0] if args else kwargs.get("outputs"))
     refuse_pieces(vm, "torch.autograd.grad")

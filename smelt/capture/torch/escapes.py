@@ -42,12 +42,14 @@ def graph_break() -> None:
 
 
 def is_compiling() -> bool:
-    """True while capture interprets the caller, False when it runs uncompiled."""
+    """Whether the calling code is captured: True while capture interprets it, False if it runs uncompiled."""
     return False
 
 
 def allow_in_graph(fn: Callable[..., object]) -> Callable[..., object]:
-    """Put calls of `fn` into graphs as one node each, without capturing its body. It must work on tensors alone."""
+    """Put calls of `fn` into graphs as one node each, without capturing its body. The function must act only on
+    tensors.
+    """
     special(fn)(functools.partial(_as_one_node, fn))
     return fn
 
@@ -62,7 +64,7 @@ def substitute_in_graph(original: Callable[..., object]) -> Callable[[F], F]:
     """A decorator: compiled code runs the decorated function instead of `original`, which cannot be captured.
 
     Args:
-        original: for instance a C function. Outside of compiled code it is unchanged.
+        original: the function to replace, for instance a C function. Outside of compiled code it is called unchanged.
     """
     if not callable(original):
         raise TypeError(f"substitute_in_graph takes a function, and this is a {type(original).__name__}")
@@ -88,7 +90,7 @@ def _as_constant(fn: Callable[..., object], vm: Interpreter, args: Args, kwargs:
 
 @special(graph_break)
 def _break_here(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """The captured form of `graph_break()`."""
+    """Captured form of `graph_break()`."""
     raise Break("graph_break() is called")
 
 

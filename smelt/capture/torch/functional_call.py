@@ -28,7 +28,9 @@ def _signature(
 
 @special(torch.func.functional_call)
 def functional_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """Put the given tensors into the modules' tables, as the program sees these, for the duration of the call."""
+    """Captured form of `functional_call`: the modules' tables, as the program sees them, contain the given tensors
+    during the call.
+    """
     module, given, inputs, named, tied = user(_signature, *args, **kwargs)
     dicts = [vm.effects.plain(each) for each in (given if isinstance(given, (tuple, list)) else (given,))]
     if not all(isinstance(each, dict) for each in dicts):
@@ -50,7 +52,7 @@ def functional_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _slot(vm: Interpreter, module: object, path: str) -> tuple[Any, dict[str, Any], str]:
-    """(owner, table of the owner, name in it) of a parameter or buffer."""
+    """(module, table of the module, name in the table) of the parameter or buffer at a dotted path."""
     *parents, name = path.split(".")
     for parent in parents:
         module = vm.load_attr(module, parent)

@@ -37,8 +37,8 @@ class FunctionApply:
     """`cls.apply` of a user's torch.autograd.Function as the target of a graph node.
 
     Attributes:
-        state: mutable objects of the program that its backward read, or None.
-        keeps: this call has switched `set_materialize_grads` off: absent gradients are passed as None.
+        state: mutable state of the program that the Function's backward reads, or None.
+        keeps: whether the call has switched `set_materialize_grads` off: absent gradients are passed as None.
     """
 
     def __init__(self, cls: type, state: BackwardState | None, keeps: bool) -> None:
@@ -46,7 +46,7 @@ class FunctionApply:
         self.__name__ = self.__qualname__ = f"{cls.__name__}_apply"
 
     def without_state(self) -> FunctionApply:
-        """The same target without checks of what its backward reads."""
+        """A target for the same Function without checks of the state that its backward reads."""
         return FunctionApply(self.cls, None, self.keeps)
 
     def __call__(self, *args: object) -> object:
@@ -58,15 +58,15 @@ class FunctionApply:
 
 _applies: weakref.WeakValueDictionary[tuple[int, bool], FunctionApply] = weakref.WeakValueDictionary()
 """(id of the Function's class, `keeps`) -> target of nodes. The value keeps the class alive, so its id is not reused
-while the row exists.
+while the entry exists.
 """
 _APPLY: Any = vars(torch.autograd.Function)["apply"]
-_APPLY = getattr(_APPLY, "__func__", _APPLY)  # written in C from torch 2.15 on
+_APPLY = getattr(_APPLY, "__func__", _APPLY)  # `apply` is written in C from torch 2.15 on
 
 
 @special(_APPLY)
 def apply_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """Call `apply` of a user's Function: one node, so that its own `backward` is used."""
+    """Call `apply` of a user's Function, which becomes one node, so that the Function's own `backward` is used."""
     cls, *given = args
     if not torch.is_grad_enabled() and not kwargs:
         return _without_derivative(vm, cls, tuple(given))
@@ -82,15 +82,15 @@ def apply_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         raise Break(f"{cls.__name__}.apply", "what its backward reads was changed after its forward had run")
     try:
         return call_torch(vm, target, tuple(given), kwargs)
-    except UserError as raised:  # perhaps only because the tensors have no values: eager shows that
+    except UserError as raised:  # perhaps only because the tensors have no values, which a run in eager shows
         raise Break(f"{cls.__name__}.apply", f"its forward does not run on tensors without values: {raised}") from None
 
 
 def _without_derivative(vm: Interpreter, cls: type[torch.autograd.Function], given: Args) -> object:
-    """Without gradients a Function is its `forward`, which is inlined.
+    """Call a Function without gradients: its `forward` is inlined.
 
     Raises:
-        Break: it returns an argument, of which PyTorch would make a new tensor.
+        Break: `forward` returns one of its arguments, for which PyTorch would make a new tensor object.
     """
     ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad for a in given))
     out, _ = call_forward(vm, cls, ctx, given)
@@ -102,7 +102,9 @@ def _without_derivative(vm: Interpreter, cls: type[torch.autograd.Function], giv
 
 @special(torch.utils.checkpoint.checkpoint)
 def checkpoint(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`checkpoint(function, *args)`: inline the function, and mark the nodes whose results the backward recomputes."""
+    """Captured form of `checkpoint(function, *args)`: inlines the function and marks the nodes that the backward
+    recomputes.
+    """
     given = dict(kwargs)
     own = {name: given.pop(name) for name in _CHECKPOINT_OPTIONS if name in given}
     if own.get("context_fn", noop_context_fn) is not noop_context_fn:
@@ -131,10 +133,10 @@ _REENTRANT_WARNING = "torch.utils.checkpoint: the use_reentrant parameter should
 
 
 def apply_eagerly(apply: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """`cls.apply(*args)` in eager; its `backward` is captured when it runs."""
+    """Call `cls.apply(*args)` in eager; the `backward` of the Function is captured when it runs."""
     session = native.owner()
     cls: Any = getattr(apply, "__self__", None)
-    # the Function has a `vjp`, or no derivative
+    # a Function without its own `backward` has a `vjp` or no derivative
     if session is None or cls.backward is torch.autograd.Function.backward:
         return apply(*args, **kwargs)
     return _captured_backward(cls, session).apply(*args, **kwargs)
@@ -143,10 +145,10 @@ def apply_eagerly(apply: Callable[..., object], *args: object, **kwargs: object)
 def checkpoint_eagerly(
     checkpoint: Callable[..., object], function: Callable[..., object], *args: object, **kwargs: object
 ) -> object:
-    """`checkpoint(function, *args)` in eager; the function is captured, also when it runs again in the backward."""
+    """Call `checkpoint(function, *args)` in eager; the function is captured, also when the backward recomputes it."""
     session = native.owner()
     if session is not None:
-        session.draw_as_eager()  # the recomputation must draw the same numbers, whichever graph it is part of
+        session.draw_as_eager()  # the recomputation must draw the same numbers, in whichever graph it runs
         function = captured_later(session, function)
     return checkpoint(function, *args, **kwargs)
 
@@ -154,7 +156,7 @@ def checkpoint_eagerly(
 def checkpoint_to_the_end(
     checkpoint: Callable[..., object], function: Callable[..., object], *args: object, **kwargs: object
 ) -> object:
-    """`checkpoint_eagerly` without early stop: the function is recomputed as a whole."""
+    """Call `checkpoint_eagerly` without early stop: the backward recomputes the whole function."""
     if kwargs.get("use_reentrant") is False:
         kwargs["early_stop"] = False
     return checkpoint_eagerly(checkpoint, function, *args, **kwargs)
@@ -163,15 +165,16 @@ def checkpoint_to_the_end(
 def checkpoint_as_it_is(
     checkpoint: Callable[..., object], function: Callable[..., object], *args: object, **kwargs: object
 ) -> object:
-    """`checkpoint(function, *args)` in eager, with a function that is not captured."""
+    """Call `checkpoint(function, *args)` in eager; the function is not captured."""
     return checkpoint(functools.partial(native.quiet_call, function), *args, **kwargs)
 
 
 def eager_form(callee: object, cause: Break | None) -> Callable[..., object] | None:
-    """The function by which residual code makes this call, where it is not a plain call: form(callee, *args, **kwargs).
+    """The function `form` by which residual code calls `callee`, as `form(callee, *args, **kwargs)`; None for a plain
+    call.
 
     Args:
-        cause: the break that ended the graph there, if it is known.
+        cause: the break that ended the graph at the call, if known.
     """
     if callee is torch.utils.checkpoint.checkpoint:
         if isinstance(cause, CheckpointEffects):
@@ -209,9 +212,9 @@ _unpacked: dict[tuple[int, int], tuple[object, ...] | None] = {}
 
 
 def _unpacking_once(backward: Callable[..., object]) -> Callable[..., object]:
-    """A backward whose saved tensors are unpacked once, however often capture, guards and residual code read them.
+    """A backward that unpacks its saved tensors only once, however often capture, guards and residual code read them.
 
-    Unpacking calls the program's saved-tensor hooks; those of `checkpoint` raise at a second call.
+    Unpacking calls the program's saved-tensor hooks; the hooks of `checkpoint` raise an error at a second call.
     """
 
     def visited(ctx: object, *gradients: object) -> object:
@@ -226,7 +229,7 @@ def _unpacking_once(backward: Callable[..., object]) -> Callable[..., object]:
 
 
 def saved_once(ctx: object) -> tuple[object, ...]:
-    """`ctx.saved_tensors`, unpacked once in each run of a backward"""
+    """The tensors `ctx.saved_tensors`, which are unpacked once in each run of a backward."""
     key = threading.get_ident(), id(ctx)
     found = _unpacked.get(key)
     if found is None:
@@ -238,7 +241,7 @@ def saved_once(ctx: object) -> tuple[object, ...]:
 
 @special(saved_once)
 def read_saved(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`ctx.saved_tensors` in a captured backward."""
+    """Captured form of `ctx.saved_tensors` in a backward."""
     source = vm.source_of(args[0])
     if source is None:
         raise Break("ctx.saved_tensors", "the context was made inside")

@@ -1,8 +1,8 @@
 """`torch.amp.GradScaler.step` in captured code: the update is made, and undone if a gradient was not finite.
 
-Eager reads whether a gradient was infinite or NaN, and calls the optimizer only if not. A graph has no such branch. So
-the optimizer's step joins the graph, and each tensor that it wrote gets its old value back if a gradient was not
-finite. The result is bit for bit that of eager, provided that the step only writes to tensors.
+Eager reads whether a gradient was infinite or NaN, and calls the optimizer only if all were finite. A graph does not
+read this flag. Instead the optimizer's step joins the graph, and each tensor that it wrote gets its old value back if a
+gradient was not finite. The result equals eager's bit for bit, provided that the step only writes to tensors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 @special(torch.amp.GradScaler._maybe_opt_step)
 def maybe_step(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
-    """`scaler._maybe_opt_step(optimizer, optimizer_state, ...)`
+    """Captured form of `scaler._maybe_opt_step(optimizer, optimizer_state, ...)`.
 
     Raises:
         Break: the step does more than write to tensors.
@@ -50,7 +50,7 @@ def maybe_step(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 class _UndoneRegion:
-    """The nodes recorded from here on, whose writes are undone where the condition holds."""
+    """The nodes that are recorded after this object is made; their writes are undone if the condition is true."""
 
     def __init__(self, vm: Interpreter, condition: TraceTensor) -> None:
         self.vm, self.condition = vm, condition
@@ -60,7 +60,7 @@ class _UndoneRegion:
         self.flags: list[Store] = []
 
     def close(self) -> None:
-        """Undo what was written since the beginning.
+        """Record nodes that undo the writes of the region if the condition is true.
 
         Raises:
             CannotUndo: other objects than tensors were changed.
@@ -77,9 +77,11 @@ class _UndoneRegion:
             self.vm.control.undecided = True
 
     def _take_out_flags(self) -> None:
-        """Take out assignments of True or False to attributes: schedulers mark in this way that the optimizer has run.
+        """Take assignments of True or False to attributes out of the region: schedulers mark in this way that the
+        optimizer has run.
 
-        An assignment of the present value is dropped. Any other is made after the graph, if the step was not undone.
+        An assignment of the present value is dropped. Other assignments are made after the graph, if the step was not
+        undone.
         """
         vm = self.vm
         for key, store in list(vm.effects.stores.items()):
@@ -96,7 +98,7 @@ class _UndoneRegion:
                 self.flags.append(store)
 
     def _written(self) -> list[TraceTensor]:
-        """The tensors that existed before and were written to, one for each storage."""
+        """The tensors that existed before the region and were written to in it, one for each storage."""
         tensors = self.vm.tensors
         nodes, node = set(), self.last.next
         while node.op != "root":
@@ -124,13 +126,15 @@ class _UndoneRegion:
 
 
 def _mark(skipped: torch.Tensor, target: object, name: str, value: bool) -> None:
-    """Set an attribute, unless the step was undone."""
+    """Set an attribute unless the optimizer's step was undone."""
     if not skipped:
         setattr(target, name, value)
 
 
 def _refusal(vm: Interpreter, optimizer: object, why: str) -> Break:
-    """The break for such a step. A first step, which creates the optimizer's state, breaks only for itself."""
+    """The break for a step that cannot be undone. If the optimizer has no state yet, only this first step breaks the
+    graph.
+    """
     title = "GradScaler.step() with an optimizer whose step does more than write to tensors"
     stop = Break(title, f"it is undone where a gradient is not finite, but {why}")
     source = vm.source_of(optimizer)

@@ -28,8 +28,8 @@ GLOBAL_SOURCES = {name: sources.const(getattr(torch_module, name), name) for nam
 
 
 def is_hooked(vm: Interpreter, module: nn.Module) -> bool:
-    """Whether a call of the module calls hooks, of the module or of all modules, or did before the program removed
-    them.
+    """Whether a call of the module runs hooks of the module or of all modules, or the program has changed their
+    tables.
     """
     attributes = module.__dict__
     tables = [*(attributes[name] for name in HOOKS), *(getattr(torch_module, name) for name in GLOBAL_HOOKS)]
@@ -37,18 +37,18 @@ def is_hooked(vm: Interpreter, module: nn.Module) -> bool:
 
 
 def _is_replaced(vm: Interpreter, module: nn.Module, names: tuple[str, ...]) -> bool:
-    """Whether the program has assigned the module another table of hooks."""
+    """Whether the program has assigned a new hook table to the module."""
     return any(("attr", id(module), name) in vm.effects.stores for name in names)
 
 
 def _is_changed(vm: Interpreter, table: object) -> bool:
-    """Whether the program has registered or removed a hook."""
+    """Whether the program has registered a hook in the table or removed one."""
     mirror = vm.effects.mirrors.get(id(table))
     return mirror is not None and mirror.changed
 
 
 def call_with_hooks(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwargs) -> object:
-    """Call forward and its hooks, in the order of `nn.Module._call_impl`."""
+    """Call a module's `forward` and its hooks, in the order of `nn.Module._call_impl`."""
     backward = _backward_hooks(vm, module)
     for hook, with_kwargs in _forward_hooks(vm, module, "_forward_pre_hooks"):
         if with_kwargs:
@@ -72,7 +72,7 @@ def call_with_hooks(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwar
 
 @contextmanager
 def _noting_hook() -> Iterator[None]:
-    """Breaks inside are those of a hook."""
+    """A context that marks graph breaks inside of it as breaks of a hook."""
     try:
         yield
     except Break as stop:
@@ -81,7 +81,7 @@ def _noting_hook() -> Iterator[None]:
 
 
 def _forward_hooks(vm: Interpreter, module: nn.Module, table: str) -> Iterator[tuple[object, bool]]:
-    """(hook, whether it takes keyword arguments) for each; hooks of all modules come first."""
+    """Pairs (hook, whether it takes keyword arguments) in order of the calls: hooks of all modules come first."""
     name = f"_global{table}"
     shared = vm.effects.mirror(vm.external(getattr(torch_module, name), GLOBAL_SOURCES[name]))
     # forward pre-hooks of all modules never take keyword arguments
@@ -91,10 +91,10 @@ def _forward_hooks(vm: Interpreter, module: nn.Module, table: str) -> Iterator[t
 
 
 def _own_hooks(vm: Interpreter, module: nn.Module, table: str) -> list[tuple[object, bool]]:
-    """The module's own hooks, as `_forward_hooks` gives them.
+    """The module's own hooks, as pairs (hook, whether it takes keyword arguments).
 
-    They are read by position, not by key: keys count up over all modules of the process, so that a guard on keys would
-    hold for only one of many equal blocks.
+    The hooks are read by position, not by key: keys count up over all modules of the process, so that a guard on keys
+    would hold for only one of many equal blocks.
     """
     own, asked = module.__dict__[table], f"{table}_with_kwargs"
     wanting = module.__dict__[asked]
@@ -115,7 +115,7 @@ def _own_hooks(vm: Interpreter, module: nn.Module, table: str) -> list[tuple[obj
 
 @functools.cache
 def _kwarg_flags(table: str) -> Callable[[nn.Module], tuple[bool, ...]]:
-    """A function that tells, for each hook of a module, whether it takes keyword arguments."""
+    """A function that returns, for each hook of a module, whether the hook takes keyword arguments."""
 
     def flags(module: nn.Module) -> tuple[bool, ...]:
         wanting = module.__dict__[f"{table}_with_kwargs"]
@@ -132,7 +132,7 @@ def _backward_hooks(vm: Interpreter, module: nn.Module) -> bool:
     """Whether the module has backward hooks, which is guarded; the hooks themselves are looked up when the graph runs.
 
     Raises:
-        Break: the graph cannot be given the module, or its hooks are of the deprecated kind.
+        Break: the graph cannot take the module as an input, or its hooks are of the deprecated kind.
     """
     tables = [*map(module.__dict__.get, _OF_BACKWARD), *(getattr(torch_module, f"_global{n}") for n in _OF_BACKWARD)]
     if any(_is_changed(vm, table) for table in tables) or _is_replaced(vm, module, _OF_BACKWARD):
@@ -157,7 +157,7 @@ _OF_BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
 
 
 def hooks_of_backward(module: nn.Module) -> str:
-    """ "none", "full" or "old" """
+    """The kind of a module's backward hooks: "none", "full" or "old"."""
     full, old = module._get_backward_hooks()
     return "old" if old else "full" if full or module._get_backward_pre_hooks() else "none"
 
@@ -174,7 +174,7 @@ _KIND_CHECKS = {kind: _hooks_are(kind) for kind in ("none", "full", "old")}
 
 
 def _enter_boundary(vm: Interpreter, module: nn.Module, args: Args) -> tuple[object, Args]:
-    """(value that stands for this call of the module in the graph, the arguments of forward)."""
+    """(value that represents this call of the module in the graph, arguments of `forward`)."""
     positions = _differentiable(args)
     if not positions and not torch.is_grad_enabled():
         return None, args
@@ -205,7 +205,7 @@ def _leave_boundary(vm: Interpreter, around: object, out: object) -> object:
 
 
 def _differentiable(values: Args) -> list[int]:
-    """The positions of tensors, if any of them requires gradients; else none."""
+    """The positions of tensors among the values, if one of them requires gradients; else an empty list."""
     positions = [i for i, value in enumerate(values) if type(value) is TraceTensor]
     return positions if torch.is_grad_enabled() and any(values[i].requires_grad for i in positions) else []
 

@@ -16,7 +16,7 @@ from smelt.capture.python.attribute_reads import find_in_class, load_member
 from smelt.capture.python.attribute_writes import store_module_attr
 from smelt.capture.torch.module_hooks import GLOBAL_SOURCES, HOOKS, call_with_hooks, is_hooked
 
-_CALL = vars(nn.Module)["__call__"]  # kept: a program may replace it temporarily
+_CALL = vars(nn.Module)["__call__"]  # the original, which a program may replace temporarily
 
 
 @CALL(nn.Module)
@@ -32,7 +32,7 @@ def call_module(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwargs) 
 
 @special(nn.Module.__call__, nn.Module._call_impl)
 def call_impl(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`nn.Module._call_impl`: hooks around `forward`."""
+    """Captured form of `nn.Module._call_impl`, which calls hooks around `forward`."""
     module = args[0]
     source = vm.sources.get(id(module))
     if is_hooked(vm, module):
@@ -63,7 +63,7 @@ def module_setattr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(nn.ModuleList.__getitem__, nn.Sequential.__getitem__)
 def module_item(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """An item or a slice of a list of modules; a slice is a list object that exists only during capture."""
+    """An item or a slice of a list of modules; a slice is a `ModuleSlice`, which exists only during capture."""
     module, index = args
     members = vm.effects.mirror(vm.load_attr(module, "_modules"))
     items = list(members.values())

@@ -1,7 +1,8 @@
-"""Graph breaks where PyTorch's own modules compute with nested tensors, which graphs cannot hold.
+"""Graph breaks where PyTorch's own modules compute with nested tensors, which graphs do not support.
 
-`nn.TransformerEncoder` asks `torch.compiler.is_compiling()` and, where that is true, avoids nested tensors. Both paths
-give the same values where a padding mask lets elements through. Elsewhere the path with nested tensors gives zeros.
+`nn.TransformerEncoder` calls `torch.compiler.is_compiling()` and avoids nested tensors if the result is true. Both
+paths give the same values for elements that are not padding. For padding elements the path with nested tensors gives
+zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _ENCODER = nn.TransformerEncoder.forward.__code__
 
 @special(torch.compiler.is_compiling)
 def is_compiling(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """True. Where an encoder would use nested tensors in eager, the graph ends instead, so that eager runs it."""
+    """Captured form of `is_compiling()`: True. If an encoder would use nested tensors in eager, the graph ends
+    instead.
+    """
     frame = vm.frames[-1]
     if frame.code is _ENCODER and _leaves_out_padding(dict(zip(_ENCODER.co_varnames, frame.locals, strict=False))):
         raise Break(
@@ -31,7 +34,7 @@ def is_compiling(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _leaves_out_padding(named: Kwargs) -> bool:
-    """Whether the encoder would use nested tensors, by those of its conditions that need no values."""
+    """Whether the encoder's conditions for nested tensors hold, as far as they need no tensor values."""
     layer = named.get("first_layer")
     if named.get("mask") is not None or torch.is_autocast_enabled() or not isinstance(layer, nn.Module):
         return False
@@ -40,5 +43,5 @@ def _leaves_out_padding(named: Kwargs) -> bool:
 
 @special(torch._nested_tensor_from_mask_left_aligned)
 def left_aligned(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Refuse the call: its result depends on the mask's values."""
+    """Refuse the check whether a padding mask is left-aligned, which depends on the mask's values."""
     raise Break("torch._nested_tensor_from_mask_left_aligned()", "it tells the values of a tensor")

@@ -1,8 +1,7 @@
 """`torch.optim` in captured code: the step of an optimizer is plain Python over parameters, so it joins the graph.
 
-This module has captured forms for what would prevent that: regions of the profiler, wrappers that end graphs of torch's
-compiler, the step count that is read back as a number, state that the first step creates, and gradients that are
-cleared.
+This module has captured forms for code that would prevent that: regions of the profiler, wrappers that end graphs of
+torch's compiler, reads of the step count as a number, creation of state in the first step, and clearing of gradients.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ from smelt.shapes.real import Real
 
 @special(torch.autograd.profiler.record_function)
 def record_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """A region of the profiler. It is opened around the whole graph, since compiled operations are not separate."""
+    """Captured form of a profiler region, which is opened around the whole graph, since compiled operations are
+    fused.
+    """
     given = dict(zip(("name", "args"), args, strict=False)) | kwargs
     name, more = given.get("name"), given.get("args")
     if len(given) != len(args) + len(kwargs) or not given.keys() <= {"name", "args"}:
@@ -45,7 +46,7 @@ def record_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _is_named(name: object) -> TypeGuard[str]:
-    """Whether C++ accepts the name: a lone surrogate has no encoding."""
+    """Whether a region name is a string that C++ accepts: a lone surrogate has no encoding."""
     return type(name) is str and not any("\ud800" <= each <= "\udfff" for each in name)
 
 
@@ -54,7 +55,9 @@ def _is_named(name: object) -> TypeGuard[str]:
 
 @special(torch.optim.Optimizer.zero_grad)
 def zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`optimizer.zero_grad(set_to_none=True)`: the same for parameters with and without gradients."""
+    """Captured form of `optimizer.zero_grad(set_to_none=True)`, with the same code for parameters with and without
+    gradients.
+    """
     if _keeps_zeros(*args, **kwargs):
         return calls.inline(vm, inspect.unwrap(torch.optim.Optimizer.zero_grad), args, kwargs)
     return calls.inline(vm, _clear_groups, args[:1], {})
@@ -87,16 +90,16 @@ def _clear(parameters: Iterable[torch.Tensor]) -> None:
 
 
 def _inner_code(function: FunctionType) -> CodeType | None:
-    """The code of the function that a decorator returns."""
+    """The code of the function that a decorator returns; None if there is none."""
     return next((c for c in function.__code__.co_consts if isinstance(c, CodeType)), None)
 
 
 @made_by(_inner_code(torch_optimizer._use_grad_for_differentiable))  # type: ignore[arg-type]
 def step(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
-    """`optimizer.step(...)`: with gradients off, unless it is to be differentiated.
+    """Captured form of `optimizer.step(...)`, which runs without gradients unless the optimizer is differentiable.
 
-    Every `step` of torch.optim is inside a wrapper that breaks the graph of torch's compiler before and after; it is
-    skipped.
+    Each `step` of torch.optim has a wrapper that breaks the graph of torch's compiler before and after the step;
+    capture skips the wrapper.
     """
     wrapped = next(c.cell_contents for c in fn.__closure__ or () if isinstance(c.cell_contents, FunctionType))
     optimizer = args[0]
@@ -109,7 +112,7 @@ def step(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
 
 
 class _CalledClosure:
-    """A closure that was called already, with its result."""
+    """A closure that has been called already, and its result `value`."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -117,14 +120,16 @@ class _CalledClosure:
 
 @CALL(_CalledClosure)
 def call_loss(vm: Interpreter, loss: _CalledClosure, args: Args, kwargs: Kwargs) -> object:
-    """The result of the closure."""
+    """Call a `_CalledClosure`: returns the result of the closure."""
     return loss.value
 
 
 def _with_closure_called(
     vm: Interpreter, optimizer: object, closure: object = None, **others: object
 ) -> tuple[Args, Kwargs]:
-    """The arguments of a step, with its closure called: any step calls it first, before state is created."""
+    """The arguments of a step with the closure replaced by its result: each step calls the closure first, before it
+    creates state.
+    """
     if closure is None or isinstance(closure, _CalledClosure):
         return (optimizer,), {"closure": closure, **others}
     with vm.ambient.gradients(True):
@@ -192,7 +197,7 @@ def _initialise(vm: Interpreter, optimizer: Any, group: dict[str, Any]) -> None:
 
 @special(torch_optimizer._get_value)
 def get_value(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """A step count as a Python number, as in eager: bias corrections are computed in double precision."""
+    """Captured form of reading a step count as a Python number: as in eager, bias corrections use double precision."""
     (value,) = args
     if type(value) is not TraceTensor:
         return value
@@ -202,7 +207,7 @@ def get_value(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(torch_optimizer._stack_if_compiling)
 def stack_if_compiling(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """The numbers unchanged, as in eager."""
+    """Captured form of `_stack_if_compiling(numbers)`: returns the numbers unchanged, as in eager."""
     return args[0]
 
 
@@ -211,9 +216,10 @@ _MULTIPLIES = (operator.imul, "mul_", torch._foreach_mul_)
 
 
 def _count(vm: Interpreter, step: TraceTensor) -> object:
-    """The value of a CPU input to which the graph has only added integers, or which it has multiplied with numbers.
+    """The value of a CPU input with one element that the graph has changed only by adding integers or multiplying with
+    numbers.
 
-    None for any other tensor.
+    The result is None for other tensors.
     """
     real, source = vm.tensors.real.get(id(step)), vm.sources.get(id(step))
     if real is None or source is None or real.numel() != 1 or real.device.type != "cpu" or real.requires_grad:
@@ -230,7 +236,7 @@ def _count(vm: Interpreter, step: TraceTensor) -> object:
 
 
 def _change(node: fx.Node, own: fx.Node) -> tuple[Any, Any] | None:
-    """(operator, number) of a node that adds a number to a count or multiplies it; None for other nodes."""
+    """(operator, number) of a node that adds a number to the count `own` or multiplies it; None for other nodes."""
     if node.kwargs or len(node.args) != 2:
         return None
     written, number = node.args
@@ -252,15 +258,15 @@ def _change(node: fx.Node, own: fx.Node) -> tuple[Any, Any] | None:
 
 
 _FUSED_ADAM = getattr(adam._fused_adam, "_torchdynamo_orig_callable", adam._fused_adam)
-"""The function itself, which torch's compiler wraps."""
+"""PyTorch's fused Adam, without the wrapper for torch's compiler."""
 
 
 @special(_FUSED_ADAM)
 def fused_adam(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """Adam by PyTorch's fused kernel, which takes plain numbers; with symbolic ones, as a schedule makes, the list
-    form.
+    """Captured form of fused Adam: PyTorch's fused kernel for plain numbers; the list form for symbolic numbers, as a
+    schedule makes.
 
-    Scaled gradients are left to the fused kernel.
+    With scaled gradients, the fused kernel is always used.
     """
     changing = any(type(kwargs.get(name)) is torch.SymFloat for name in ("lr", "beta1", "beta2"))
     if not changing or kwargs.get("grad_scale") is not None or kwargs.get("found_inf") is not None:
@@ -272,8 +278,8 @@ def fused_adam(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(torch_optimizer._default_to_fused_or_foreach)
 def default_implementation(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """(fused, foreach) for an optimizer without a choice of its own: the list form, with one node for each step of the
-    formula.
+    """(fused, foreach) for an optimizer whose arguments choose no implementation: the list form, with one node for each
+    step of the formula.
 
     Both forms compute the same in a graph; the list form is captured faster, though eager uses it on GPUs only. It is
     not used with Nesterov momentum, where it writes to the gradients, which eager on a CPU does not.

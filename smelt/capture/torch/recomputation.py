@@ -28,7 +28,7 @@ class CheckpointEffects(Break):
     """A checkpoint whose function has side effects.
 
     Attributes:
-        captured: its function may be captured separately, if the recomputation runs all of it.
+        captured: whether the function may be captured separately.
     """
 
     def __init__(self, what: str, captured: bool) -> None:
@@ -41,15 +41,15 @@ def recomputed_region(vm: Interpreter, once: bool, stops_early: bool, draws_anew
     """Mark the nodes of a function that `checkpoint` calls, which is interpreted inside this context.
 
     Args:
-        once: the function is never recomputed.
-        stops_early: the recomputation stops at the last saved tensor.
-        draws_anew: the recomputation draws other random numbers (`preserve_rng_state=False`).
+        once: whether the function is never recomputed.
+        stops_early: whether the recomputation stops at the last saved tensor.
+        draws_anew: whether the recomputation draws other random numbers (`preserve_rng_state=False`).
 
     Raises:
         CheckpointEffects: the function has side effects or draws anew, and gradients may be computed through it.
     """
     tensors, twice = vm.tensors, not once and torch.is_grad_enabled()
-    if tensors.region is not None:  # the outermost checkpoint decides for all
+    if tensors.region is not None:  # the outermost checkpoint also marks the nodes of nested ones
         before = _last_node(tensors.graph)
         yield
         if twice and draws_anew is not tensors.draws_anew:
@@ -79,7 +79,7 @@ _regions = itertools.count()
 
 
 class _OutsideState:
-    """The state outside of a function that is about to be interpreted."""
+    """A snapshot of the state outside of a function before the function is interpreted."""
 
     def __init__(self, vm: Interpreter) -> None:
         self.vm, self.tensors = vm, vm.tensors
@@ -121,8 +121,8 @@ class _OutsideState:
         return nodes.intersection(itertools.chain.from_iterable(written))
 
     def _recomputes_all(self, nodes: Sequence[fx.Node], acting: set[fx.Node]) -> bool:
-        """Whether an early stop runs all nodes `acting`: none comes after the last node that saves a tensor; `nodes`:
-        latest first.
+        """Whether a recomputation that stops early runs all nodes in `acting`: none of them follows the last node that
+        saves a tensor; `nodes` are in reverse order.
         """
         last = next(node for node in nodes if node in acting or self._saves(node))
         return self._saves(last)
@@ -132,7 +132,7 @@ class _OutsideState:
         return type(value) is TraceTensor and value.requires_grad
 
     def _saves(self, node: fx.Node) -> bool:
-        """Whether autograd saves a tensor for a new tensor that the node makes."""
+        """Whether autograd saves a tensor for the derivative of a tensor that the node makes."""
         made = [node] if node in self.tensors.made else [each for each in node.users if each.target is operator.getitem]
         values = [self.tensors.made[each] for each in made if self._needs_gradient(each)]
         return any(True for value in values if value.grad_fn is not None for _ in saved_by(value.grad_fn))

@@ -27,7 +27,7 @@ def _steps() -> list[FunctionType]:
 def _register_step(function: FunctionType) -> None:
     @special(function)
     def step(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-        """A step of a schedule, inlined while its paths may become versions."""
+        """Captured form of a schedule's step, which is inlined as long as its paths may become versions."""
         before = vm.sizes.specialized()
         result = calls.inline(vm, function, args, kwargs)
         if not vm.control.schedules_branch and vm.sizes.specialized() > before:

@@ -1,4 +1,4 @@
-"""`torch.tensor` of data that contains tensors: in the graph, a stack of those tensors."""
+"""`torch.tensor` of data that contains tensors, which becomes a stack of those tensors in the graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 def _scalars(data: object) -> list[object]:
-    """The leaves of nested lists, which must contain no tensor with dimensions."""
+    """The leaves of nested lists.
+
+    Raises:
+        Break: one of the leaves is a tensor with dimensions.
+    """
     leaves = list(_leaves(data))
     if any(type(leaf) is TraceTensor and leaf.dim() for leaf in leaves):
         raise Break("torch.tensor() of tensors with dimensions", "eager reads them", "torch.stack(tensors)")
@@ -27,7 +31,7 @@ def _scalars(data: object) -> list[object]:
 
 @special(torch.tensor)
 def tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch.tensor(data, ...)`; nested lists with tensors without dimensions become stacks."""
+    """Captured form of `torch.tensor(data, ...)`: nested lists with 0-dimensional tensors become stacks."""
     data = vm.effects.plain(args[0] if args else kwargs.get("data"))
     if any(True for _ in values_in((data, kwargs))):
         return prologue_ops.tensor_of(vm, torch.tensor, args, kwargs)
@@ -46,7 +50,9 @@ def tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @CALL(type(torch.IntTensor))
 def of_old_type(vm: Interpreter, kind: Any, args: Args, kwargs: Kwargs) -> object:
-    """`torch.IntTensor([4])`: a tensor on the CPU, of the type's dtype, independent of the defaults."""
+    """Captured form of `torch.IntTensor([4])` and similar: a tensor on the CPU with the type's dtype, whatever the
+    defaults.
+    """
     data = vm.effects.plain(args[0]) if len(args) == 1 and not kwargs else None
     if not isinstance(data, (list, tuple)) or isinstance(data, torch.Size) or kind.is_cuda:
         raise Break(f"{kind.__module__}.{kind.__name__}() of anything but a list", "", "torch.tensor or torch.empty")
@@ -54,7 +60,9 @@ def of_old_type(vm: Interpreter, kind: Any, args: Args, kwargs: Kwargs) -> objec
 
 
 def new(vm: Interpreter, x: object, *args: object, **kwargs: object) -> object:
-    """`x.new(torch.Size([3]))` has that shape, `x.new((3,))` contains that number; in a graph both would be tuples."""
+    """`x.new(torch.Size([3]))` has the given shape, `x.new((3,))` the given element; a graph would pass a tuple in both
+    cases.
+    """
     if len(args) == 1 and isinstance(args[0], torch.Size):
         return call_tensor_method(vm, "new_empty", (x, *args), kwargs)
     args, kwargs = vm.effects.plain_all(args), vm.effects.plain(kwargs)
@@ -85,7 +93,7 @@ def _leaves(data: Any) -> Any:
 
 
 def _dtype_of(value: object) -> torch.dtype:
-    """The dtype that torch.tensor would give the number alone."""
+    """The dtype of the tensor that `torch.tensor` makes from a single number or tensor."""
     if type(value) is TraceTensor:
         return value.dtype
     for kind, dtype in ((bool, torch.bool), (int, torch.int64), (torch.SymInt, torch.int64)):

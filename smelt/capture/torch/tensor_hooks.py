@@ -1,7 +1,7 @@
-"""Hooks that the program registers on tensors: registered after the graph has run, which is before any backward.
+"""Hooks that the program registers on tensors: residual code registers them after the graph, before a backward can run.
 
-A tensor that the graph makes has to be the very tensor through which gradients flow. So the graph is cut where the
-tensor is made (`graph.nodes.cut_points.Edge`), and residual code registers the hook on it.
+A hook on a tensor that the graph makes has to be registered on the tensor object through which gradients flow.
+Therefore the graph is cut where the tensor is made (`graph.nodes.cut_points.Edge`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class PendingHook(RemovableHandle):
     """The handle of a hook that is not registered yet.
 
     Attributes:
-        name: the method that registers it.
-        version: number of writes to the tensor's memory before.
-        born: step of the capture.
+        name: name of the method that registers the hook.
+        version: number of writes to the tensor's memory before the call of that method.
+        born: step of the capture at which the program called the method.
     """
 
     def __init__(self, tensor: TraceTensor, name: str, hook: object, born: int) -> None:
@@ -34,7 +34,7 @@ class PendingHook(RemovableHandle):
         self.removed = False
 
     def remove(self) -> None:
-        """Mark the hook as removed: it will not be called."""
+        """Mark the hook as removed, so that residual code does not register it."""
         self.removed = True
 
 
@@ -93,7 +93,7 @@ def _require_hookable(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
     """Make the tensor one that residual code can register hooks on: an input, or a tensor at which the graph is cut.
 
     Raises:
-        Break: that is not possible, or its gradients are computed in the graph.
+        Break: the tensor cannot be made hookable, or the graph computes its gradients.
     """
     tensors = vm.tensors
     if vm.source_of(tensor) is not None:
@@ -113,10 +113,10 @@ def _require_hookable(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
 
 @REBUILD(PendingHook)
 def rebuild_pending_hook(r: Rebuilder, handle: PendingHook) -> str:
-    """Register the hook, after those that were registered on the tensor before.
+    """Write code that registers the hook, after the hooks that the program registered on the tensor before.
 
     Raises:
-        Restart: the tensor was written to in between; the hook belongs to its old value.
+        Restart: the tensor was written to after the program registered the hook, which belongs to the old value.
     """
     for earlier in r.vm.python.hooks[id(handle.tensor)]:
         if earlier is handle:
@@ -135,8 +135,8 @@ def rebuild_pending_hook(r: Rebuilder, handle: PendingHook) -> str:
 
 
 def _registered(tensor: torch.Tensor, name: str, hook: Callable[..., object]) -> RemovableHandle:
-    """Register the hook. PyTorch crashes for a view whose base was written to since `grad_fn` was last read; so read
-    it.
+    """Register the hook. Reads `grad_fn` first: PyTorch crashes for a view whose base was written to after the last
+    read of `grad_fn`.
     """
     tensor.grad_fn  # noqa: B018
     handle: RemovableHandle = getattr(tensor, name)(skipping_absent(hook) if name == "register_hook" else hook)

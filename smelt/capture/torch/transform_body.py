@@ -1,8 +1,8 @@
-"""The function inside a transform: interpreted on tensors as it sees them, into a separate graph.
+"""Captures the function inside a transform into a separate graph, on trace tensors as the function sees them.
 
 PyTorch's transform calls the function with wrapped tensors (one example of a batch, or one that records derivatives).
 The interpreter works on trace tensors with the same metadata, outside of the transform; then the graph runs on the
-wrapped ones. Tensors of the enclosing graph that the function uses become further inputs.
+wrapped tensors. Tensors of the enclosing graph that the function uses become further inputs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class InnerTensors(Tensors):
     """The tensors of a function inside a transform.
 
     Args:
-        outer: those of the enclosing graph, to which the inputs of the capture belong.
+        outer: the tensors of the enclosing graph, to which the inputs of the capture belong.
 
     Attributes:
         lifted: values of the enclosing graph that this graph uses, in the order of their placeholders.
@@ -71,7 +71,11 @@ class InnerTensors(Tensors):
         return id(value) in self.nodes or self.outer.has_node(value)
 
     def node_outside(self, value: Any) -> fx.Node:
-        """The placeholder for a value of the enclosing graph."""
+        """The placeholder for a value of the enclosing graph; the value becomes an input of this graph.
+
+        Raises:
+            Break: no graph makes the value.
+        """
         if not self.outer.has_node(value):
             self.refuse_inner(value)
             raise Break("a tensor of unknown origin", "it was made where capture could not see it")
@@ -86,7 +90,7 @@ class InnerTensors(Tensors):
         return node
 
     def placeholder(self, name: str, meta: object) -> fx.Node:
-        """An input of this graph."""
+        """A new placeholder of this graph."""
         unique = f"{name}_{self._count}"
         self._count += 1
         if self._first is None:
@@ -98,7 +102,7 @@ class InnerTensors(Tensors):
         return node
 
     def close(self, results: Sequence[object]) -> fx.GraphModule:
-        """The finished graph."""
+        """Finish the graph with the given results; returns it as a module."""
         self.vm.ambient.close(self.graph)
         output = self.graph.output(tuple(map(self.argument, results)))
         output.meta["val"] = tuple(meta_of(r) if type(r) is TraceTensor else None for r in results)
@@ -110,7 +114,7 @@ class InnerTensors(Tensors):
         return CapturedGraph({}, self.graph)
 
     def written(self, tensor: object) -> bool:
-        """Whether the function wrote to the memory of this tensor."""
+        """Whether the function wrote to the memory of the tensor."""
         return type(tensor) is TraceTensor and id(tensor.storage_view.storage) in self.writers
 
 
@@ -122,7 +126,7 @@ class _LiftedNumbers(NumberNodes):
         self._nodes = {}
 
     def __call__(self, number: object) -> object:
-        """The number itself, or the placeholder for it."""
+        """The placeholder for a symbolic number; other values unchanged."""
         if not isinstance(number, (Size, Real)):
             return number
         key = str(number)
@@ -136,8 +140,8 @@ class TransformedFunction:
 
     Attributes:
         outside: values of the enclosing graph that the functions use.
-        written: those of them that the functions write to.
-        drew: the functions draw random numbers.
+        written: the values among `outside` that the functions write to.
+        drew: whether the functions draw random numbers.
     """
 
     def __init__(self, vm: Interpreter, function: object, region: TransformCall) -> None:
@@ -156,7 +160,7 @@ class TransformedFunction:
 
     @contextmanager
     def _outside_transform(self) -> Iterator[InnerTensors]:
-        """A context outside of the transform, and of the mode of the call that is running."""
+        """A context in which the transform and the dispatch mode of the running call are suspended."""
         vm, ambient, grad = self.vm, self.vm.ambient, torch.is_grad_enabled()
         with self.outer.runner.paused(), torch_c.outside_transforms():
             vm.tensors = inner = InnerTensors(vm, self.outer)
@@ -192,7 +196,7 @@ class TransformedFunction:
 
 
 def _trace_like_wrapped(inner: InnerTensors, wrapped: torch.Tensor) -> TraceTensor:
-    """A trace tensor with the metadata of a wrapped one."""
+    """A trace tensor with the metadata of a wrapped tensor."""
     shape, stride = from_torch(tuple(wrapped.shape)), from_torch(tuple(wrapped.stride()))
     meta = TensorMeta(shape, wrapped.dtype, stride, wrapped.device, wrapped.requires_grad)
     out = trace_like(meta)
@@ -201,7 +205,7 @@ def _trace_like_wrapped(inner: InnerTensors, wrapped: torch.Tensor) -> TraceTens
 
 
 def is_made(leaf: object) -> bool:
-    """Whether it is a value that nodes make."""
+    """Whether a leaf is of a type that graph nodes make."""
     return type(leaf) in TRACED or isinstance(leaf, (torch.SymInt, torch.SymFloat))
 
 
@@ -227,7 +231,7 @@ def capture_call(vm: Interpreter, region: TransformCall, function: object, given
 
 
 def _note_inference(tensors: interface.Tensors, results: list[object], given: list[object]) -> None:
-    """Mark results as tensors of inference mode: their memory may be an inner tensor's, which was not marked."""
+    """Mark results as tensors of inference mode: their memory may belong to an inner tensor, which was not marked."""
     known = {id(each.storage_view.storage) for each in given if type(each) is TraceTensor}
     for each in results:
         if type(each) is TraceTensor and id(each.storage_view.storage) not in known:

@@ -1,4 +1,5 @@
-"""Function transforms of torch: `torch.func`, `torch.vmap`, `torch.autograd.functional`. A transformed call is a node.
+"""Function transforms of torch (`torch.func`, `torch.vmap`, `torch.autograd.functional`): a transformed call is one
+node.
 
 Making a transformed function is plain Python; only its call becomes a node, wherever the function was made. See
 `tensors.transform_node` for the node and `transform_body` for the function inside.
@@ -58,7 +59,7 @@ def transformed(
 
 
 def _flat(vm: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[object], TreeSpec, list[object]]:
-    """(flat arguments with blanks for values of the graph, their nesting, the values for the blanks)."""
+    """(flat arguments with blanks for values of the graph, nesting of the arguments, values for the blanks)."""
 
     def foreign(value: object) -> bool:
         if id(value) in vm.sources and type(value) in SUPPORTED_NODES and not isinstance(value, CONTAINERS):
@@ -108,7 +109,7 @@ def _maker(make: Callable[..., Any]) -> None:
     def called(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
         options = _captured(vm, fn)
         function = options.pop("func")
-        options.pop("eager_transforms", None)  # a module that the function imports
+        options.pop("eager_transforms", None)  # a module that the function imports, not an option
         with nullcontext() if make is torch.func.vmap else outside_inference(vm):
             return transformed(vm, make.__name__, lambda given: make(given, **options), function, args, kwargs)
 
@@ -147,7 +148,7 @@ for _fn, _transform in DIRECT.items():
 
 @special(torch.func.hessian)
 def hessian(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """Forward-mode derivatives of reverse-mode derivatives."""
+    """Captured form of `torch.func.hessian(func, argnums)`: forward-mode derivatives of reverse-mode derivatives."""
     function, argnums = user(_of_hessian, *args, **kwargs)
     return vm.call(torch.func.jacfwd, (vm.call(torch.func.jacrev, (function, argnums), {}), argnums), {})
 

@@ -1,7 +1,7 @@
 """Launches of Triton kernels in captured code: `kernel[grid](x, out, n)` becomes one node that writes to `out`.
 
-A launch becomes a call of a registered operator, which is made once for each kernel and kinds of arguments. Its schema
-says which tensors the kernel writes to, so every stage treats it like any other in-place operator.
+A launch becomes a call of a registered operator, which is made once for each kernel and combination of argument kinds.
+The operator's schema declares which tensors the kernel writes to, so all stages treat it like other in-place operators.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ _TYPES = by_class({TraceTensor: "Tensor", int: "SymInt", float: "float"})
 
 
 def launch(vm: Interpreter, args: Args, kwargs: Mapping[str, object]) -> None:
-    """`kernel.run(*args, grid=grid, warmup=False, **kwargs)`
+    """Captured form of `kernel.run(*args, grid=grid, warmup=False, **kwargs)`.
 
     Raises:
-        Break: the kernel writes to no argument as far as capture can see, or an argument has no type in a schema.
+        Break: the analysis finds no argument that the kernel writes to, or an argument's type is not supported in
+            schemas.
     """
     kernel, *given = args
     source = vm.source_of(kernel)
@@ -61,12 +62,14 @@ BY_POLICY[Policy.KERNEL] = launch
 
 @special(torch.library.wrap_triton)
 def wrap_triton(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch.library.wrap_triton(kernel)`: the kernel itself, whose launches are captured anyway."""
+    """Captured form of `torch.library.wrap_triton(kernel)`: returns the kernel, whose launches are captured in each
+    case.
+    """
     return [*args, *kwargs.values()][0]
 
 
 def _grids(vm: Interpreter, kernel: object, grid: object, named: Kwargs) -> dict[tuple[object, ...], Grid]:
-    """The grid, by the tuned arguments on which it may depend."""
+    """The grids of a launch, by the tuned arguments on which the grid may depend."""
     grid = vm.effects.plain(grid)
     if isinstance(grid, (tuple, list)):
         return {(): tuple(grid)}
@@ -80,8 +83,8 @@ def _grids(vm: Interpreter, kernel: object, grid: object, named: Kwargs) -> dict
 
 
 def _metas(vm: Interpreter, kernel: Any, named: Kwargs) -> Iterator[tuple[Args, Kwargs]]:
-    """(tuned arguments, all arguments) for each configuration of an autotuner: what a grid function may
-    be called with.
+    """Pairs (tuned arguments, all arguments) with which a grid function may be called, one for each configuration of an
+    autotuner.
     """
     if hasattr(kernel, "configs"):
         for config in kernel.configs:

@@ -1,8 +1,9 @@
-"""Which pointers a Triton kernel writes to, read from its Python source.
+"""Determines which pointers a Triton kernel writes to, by an analysis of its Python source.
 
-A store goes through an expression over the kernel's parameters: `tl.store(out_ptr + offsets, ...)` writes to `out_ptr`
-and to whatever `offsets` was computed from, unless that was loaded from memory. Where the source is not conclusive, a
-parameter counts as written: a superfluous one costs a copy, a missed one gives wrong results.
+The pointer of a store is an expression over the kernel's parameters: `tl.store(out_ptr + offsets, ...)` counts as a
+write to `out_ptr` and to all parameters from which `offsets` is computed, except through loads from memory. If the
+source is not conclusive, a parameter is treated as written: a superfluous parameter costs a copy, a missed one gives
+wrong results.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def written_parameters(kernel: object) -> frozenset[str]:
 
 
 def python_function(kernel: Any) -> Any:
-    """The Python function inside autotuners, heuristics and the compiled function."""
+    """The Python function of a kernel, inside its autotuners, heuristics and `triton.jit` object."""
     while not inspect.isfunction(kernel):
         kernel = kernel.fn
     return kernel
@@ -50,8 +51,8 @@ def _written(function: Any, calling: tuple[Any, ...]) -> frozenset[str]:
 
 
 class _Walk:
-    """The analysis of one function: the parameters from which each variable is computed, and what is stored through
-    them.
+    """The analysis of one function: the parameters from which each variable is computed, and the parameters that stores
+    write to.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class _Walk:
         return frozenset().union(*map(self.of, given), self.of(call.func))
 
     def meaning(self, callee: ast.expr) -> tuple[str, Any]:
-        """The effect of a call: ("read" | "pure" | "store" | "function" | "unknown", the called object)."""
+        """(effect of a call: "read", "pure", "store", "function" or "unknown"; the called object)."""
         value = self.resolve(callee)
         if value is None:  # a method of a value in the kernel
             name = callee.attr if isinstance(callee, ast.Attribute) else ""
@@ -115,7 +116,7 @@ class _Walk:
         return ("pure" if getattr(builtins, getattr(value, "__name__", ""), None) is value else "unknown"), value
 
     def resolve(self, node: ast.expr) -> object:
-        """The object to which a dotted name refers; None where it is no global."""
+        """The object to which a dotted name refers; None if the name is not global."""
         if isinstance(node, ast.Name) and node.id not in self.origins:
             free = inspect.getclosurevars(self.function).nonlocals if self.function.__closure__ else {}
             scope = self.function.__globals__
@@ -127,8 +128,8 @@ class _Walk:
 
 
 def _is_language(value: object) -> bool:
-    """Whether it is a module or function of `triton.language`; functions there that are kernels themselves are
-    analysed.
+    """Whether a value is a module or function of `triton.language`; its functions that are kernels are analysed
+    instead.
     """
     name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
     return isinstance(name, str) and name.startswith("triton.language") and not hasattr(value, "fn")

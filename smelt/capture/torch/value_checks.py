@@ -1,6 +1,7 @@
-"""Functions that check a condition and raise. Those on tensors' values are checked in graphs only on a CPU.
+"""Functions that check a condition and raise an error. Conditions on tensors' values are checked in graphs only on a
+CPU.
 
-On a GPU the host would have to wait for the value.
+For tensors on a GPU, the host would have to wait for the value.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from smelt.graph.trace.trace import TraceTensor
 
 @special(torch._assert)
 def assert_that(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`torch._assert(condition, message)`: checked in the graph for tensors on a CPU, and not at all for tensors on a
-    GPU.
+    """Captured form of `torch._assert(condition, message)`: checked in the graph for tensors on a CPU, not checked for
+    tensors on a GPU.
 
-    Where the check fails, the frame runs in eager, which raises the error.
+    If the check fails, the frame runs in eager, which raises the error.
     """
     condition, *message = args or (kwargs["condition"],)
     if type(condition) is TraceTensor and known_value(condition) is None:
@@ -40,8 +41,8 @@ def assert_that(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(torch._assert_async)
 def assert_later(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch._assert_async(condition, message)`: checked in the graph for tensors on a CPU, where eager
-    raises at once.
+    """Captured form of `torch._assert_async(condition, message)`: checked in the graph for tensors on a CPU, where
+    eager raises at once.
     """
     condition = args[0] if args else None
     if type(condition) is TraceTensor and condition.device.type == "cpu" and condition.numel() == 1:
@@ -52,11 +53,11 @@ def assert_later(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(torch._is_all_true)
 def is_all_true(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """The check of a distribution's parameters or sample: where it fails, the frame runs in eager, which raises the
-    error.
+    """Captured form of `torch._is_all_true` in the check of a distribution's parameters or sample: if the check fails,
+    the frame runs in eager, which raises the error.
 
-    On a GPU the graph does not check: the host would have to wait, and torch lets programs switch the check off. In
-    other code the answer needs values.
+    For tensors on a GPU the graph does not check: the host would have to wait, and programs may switch the check off.
+    In other code the result needs tensor values.
     """
     at = vm.where()
     if at is not None and at.code in _VALIDATION and type(args[0]) is TraceTensor and known_value(args[0]) is None:
@@ -71,7 +72,7 @@ _VALIDATION = {
     for function in (
         Distribution.__init__,
         Distribution._validate_sample,
-        getattr(distribution, "_all_true_or_runtime_assert", None),  # asks for both from torch 2.15 on
+        getattr(distribution, "_all_true_or_runtime_assert", None),  # called by both from torch 2.15 on
     )
     if function is not None
 }
@@ -108,7 +109,7 @@ def check(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(torch._check_with)
 def check_with(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`torch._check_with(error_type, condition, message)`, which the checks with other errors call"""
+    """Captured form of `torch._check_with(error_type, condition, message)`, which the checks with other errors call."""
     _check(vm, *args, **kwargs)
 
 
@@ -142,8 +143,8 @@ def _check(vm: Interpreter, error_type: type[Exception], cond: object, message: 
 
 
 def _text(vm: Interpreter, message: object) -> str:
-    """The text of an error that a graph may raise. If it contains unbacked numbers, a general text: eager raises the
-    true one.
+    """The text of an error that a graph may raise. A message with unbacked numbers is replaced by a general text: eager
+    raises the program's own.
     """
     if message is None:
         return _DEFAULT
