@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from smelt.base.errors import OptionError, SmeltError
+from smelt.base.errors import OptionError, SmeltError, unknown_name
 from smelt.cli.groups import DefaultGroup
 from smelt.cli.outputs import output_file, output_folder
 
@@ -137,7 +137,7 @@ def _passes(benchmark: Benchmark, contender: str) -> bool:
 
 def _contenders(rivals: str, contender: str) -> list[str]:
     """The names of the contenders without duplicates, with the one under test last."""
-    return list(dict.fromkeys([*filter(None, map(str.strip, rivals.split(","))), contender]))
+    return list(dict.fromkeys([*_names(rivals), contender]))
 
 
 def _precision(precision: str | None, amp: bool) -> str | None:
@@ -247,10 +247,10 @@ def regional(
 
 def _sizes(text: str, option: str = "--batches") -> list[int]:
     """The whole numbers of a comma-separated list, without duplicates."""
-    items = _names(text)
+    items = [item.strip() for item in text.split(",")]
     if not all(item.isdecimal() and int(item) for item in items):
         raise OptionError(f"{option} wants whole numbers from 1 by commas, got {text!r}")
-    return list(map(int, items))
+    return list(dict.fromkeys(map(int, items)))
 
 
 def _names(text: str) -> list[str]:
@@ -309,7 +309,7 @@ def distributed(
         numbers = _sizes(predict, "--predict")
         chosen = precision or ("amp" if device == "cuda" else "fp32")
         if optimizer not in ("adamw", "sgd"):
-            raise OptionError(f"unknown optimizer {optimizer!r}", hint="valid: 'adamw', 'sgd'")
+            raise unknown_name("optimizer", optimizer, ("adamw", "sgd"))
         task = Task(model, "", "", "", device, chosen, optimizer, rounds, steps)
         run = Run(tuple(wrappers), tuple(names), processes, limit, task)
         rows = run_distributed(run, command(), console, json)

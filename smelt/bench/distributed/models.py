@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
-from torch import nn
-
-from smelt.bench.builders import transformers_model
 from smelt.bench.losses import own_loss
+from smelt.bench.regional.models import Decoder
 from smelt.bench.workload import Workload
 from smelt.bench.workloads import find_workload, token_batch
 
 
-def llama(layers: int, width: int, heads: int, inner: int, vocabulary: int) -> Callable[[], nn.Module]:
-    """A builder of a Llama with random weights, without tied embeddings."""
-    config: dict[str, Any] = {
-        "num_hidden_layers": layers,
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
-        "intermediate_size": inner,
-        "vocab_size": vocabulary,
-        "use_cache": False,
-    }
-    return transformers_model("LlamaForCausalLM", "LlamaConfig", **config)
+def llama(name: str, decoder: Decoder, batch: int, length: int, shape: str) -> Workload:
+    """The training of a Llama without a key cache on `batch` sequences of `length` tokens a rank."""
+    build = partial(decoder.build, use_cache=False)
+    tokens = token_batch(batch, length, decoder.vocabulary)
+    return Workload(
+        name, "distributed", build, tokens, own_loss, ("transformers",), f"{shape}, {batch}x{length} tokens a rank"
+    )
 
 
 LLAMAS = {
-    "llama-246m": Workload(
-        "llama-246m",
-        "distributed",
-        llama(14, 1024, 16, 2816, 32000),
-        token_batch(8, 1024, 32000),
-        own_loss,
-        ("transformers",),
-        "Llama of 245 million parameters, 8x1024 tokens a rank",
-    ),
-    "llama-tiny": Workload(
-        "llama-tiny",
-        "distributed",
-        llama(2, 32, 2, 64, 100),
-        token_batch(2, 8, 100),
-        own_loss,
-        ("transformers",),
-        "Llama of width 32, 2x8 tokens a rank",
-    ),
+    each.name: each
+    for each in (
+        llama("llama-246m", Decoder(14, 1024, 16, 16, 2816, 32000), 8, 1024, "Llama of 245 million parameters"),
+        llama("llama-tiny", Decoder(2, 32, 2, 2, 64, 100), 2, 8, "Llama of width 32"),
+    )
 }
 
 

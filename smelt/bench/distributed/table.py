@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from smelt.bench.distributed.communication import Collective, Timeline
 from smelt.bench.distributed.ranks import Task
 from smelt.bench.distributed.simulation import Cluster, predict
 from smelt.bench.machine import describe_machine
-from smelt.bench.processes.process import cache_environment
+from smelt.bench.processes.process import cache_environment, end_session, last_line
 
 SINGLE = "single"
 """The wrapper of one process, which the others' steps are compared with."""
@@ -81,27 +80,13 @@ def measure(run: Run, wrapper: str, contender: str, folder: Path) -> dict[str, A
             except subprocess.TimeoutExpired:
                 return {"failed": f"no result within {run.limit_s:g} s; {last_line(log_file)}"}
             finally:
-                end_group(child)
+                end_session(child.pid)
+                child.wait()
         if code == 0 and result_file.exists():
             found: dict[str, Any] = json.loads(result_file.read_text())
             return found
         errors = sorted(Path(name).glob("result.json.*"), key=lambda file: file.stat().st_mtime_ns)
         return {"failed": errors[0].read_text() if errors else f"exit code {code}; {last_line(log_file)}"}
-
-
-def end_group(child: subprocess.Popen[bytes]) -> None:
-    """End the launcher and the ranks that it started."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    child.wait()
-
-
-def last_line(file: Path) -> str:
-    """The last line of a log that is not empty."""
-    lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "nothing was printed"
 
 
 def run_distributed(run: Run, command: str, console: Console, json_file: Path | None = None) -> dict[str, Row]:

@@ -28,12 +28,10 @@ class Wrapper:
     Attributes:
         wrap: (model, prepare, settings, number of processes) -> the callable that computes the model's output.
         same_batch: all ranks take one batch together, in place of one batch each.
-        sharded: each rank holds a shard of the parameters (gradients and optimizer state likewise).
     """
 
     wrap: Callable[[nn.Module, Prepare, Settings, int], Any]
     same_batch: bool = False
-    sharded: bool = False
 
 
 def single(model: nn.Module, prepare: Prepare, settings: Settings, processes: int) -> Any:
@@ -98,9 +96,9 @@ WRAPPERS = {
     "single": Wrapper(single),
     "ddp": Wrapper(ddp),
     "ddp-inside": Wrapper(ddp_inside),
-    "fsdp2": Wrapper(fsdp2, sharded=True),
-    "fsdp2-whole": Wrapper(fsdp2_whole, sharded=True),
-    "tp": Wrapper(tensor_parallel, same_batch=True, sharded=True),
+    "fsdp2": Wrapper(fsdp2),
+    "fsdp2-whole": Wrapper(fsdp2_whole),
+    "tp": Wrapper(tensor_parallel, same_batch=True),
 }
 
 

@@ -122,7 +122,7 @@ class Server:
             if isinstance(code, Failure):
                 return dataclasses.replace(code, phase=phase)
             if not result_file.exists():
-                return Failure("fail_run", f"{_exit_reason(code)}; {_last_line(log_file)}", phase)
+                return Failure("fail_run", f"{_exit_reason(code)}; {last_line(log_file)}", phase)
             outcome = json.loads(result_file.read_text())
         return outcome["value"] if "value" in outcome else Failure(outcome["status"], outcome["error"])
 
@@ -137,7 +137,7 @@ class Server:
                 return self._wait(answers, pid, limits)
             finally:
                 # What the task started (compilers, workers) goes with it.
-                _end_session(pid)
+                end_session(pid)
                 self._running = None
                 if self.turns:
                     turns.leave(self.turns, pid)
@@ -155,7 +155,7 @@ class Server:
             if failure is None:
                 failure = _exceeded(pid, deadline, limits)
                 if failure is not None:
-                    _end_session(pid)
+                    end_session(pid)
 
     def _start(self) -> tuple[subprocess.Popen[bytes], Answers]:
         if self.closed:
@@ -183,7 +183,7 @@ class Server:
     def _stop(self) -> None:
         started, self._child = self._child, None
         if self._running is not None:
-            _end_session(self._running)
+            end_session(self._running)
         if started is not None:
             child = started[0]
             child.kill()
@@ -224,7 +224,8 @@ def _memory_mb(pid: int) -> float:
     return total / 2**20
 
 
-def _end_session(pid: int) -> None:
+def end_session(pid: int) -> None:
+    """End a process that leads a session, and all that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -235,7 +236,8 @@ def _exit_reason(code: int) -> str:
     return f"the process ended with code {code}"
 
 
-def _last_line(log_file: Path) -> str:
+def last_line(log_file: Path) -> str:
+    """The last line of a log that is not empty, at most 400 characters of it."""
     lines = [line.strip() for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1][:400] if lines else "it said nothing"
 

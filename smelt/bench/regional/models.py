@@ -23,8 +23,8 @@ class Decoder:
     inner: int
     vocabulary: int
 
-    def build(self) -> nn.Module:
-        """The model with random weights, in eval mode, as it is measured."""
+    def build(self, **settings: Any) -> nn.Module:
+        """The model with random weights, in eval mode, as it is measured. `settings` go to its config, too."""
         config: dict[str, Any] = {
             "num_hidden_layers": self.layers,
             "hidden_size": self.width,
@@ -32,6 +32,7 @@ class Decoder:
             "num_key_value_heads": self.key_heads,
             "intermediate_size": self.inner,
             "vocab_size": self.vocabulary,
+            **settings,
         }
         return transformers_model("LlamaForCausalLM", "LlamaConfig", **config)().eval()
 
