@@ -81,6 +81,7 @@ def test_what_is_measured_unless_it_is_named() -> None:
         (["2B"], "unknown model '2B'"),
         (["--batches", "1,x"], "--batches wants whole numbers"),
         (["--batches", "0"], "--batches wants whole numbers"),
+        (["--batches", "1,,4"], "--batches wants whole numbers"),
         (["--dtype", "int8"], "unknown dtype 'int8'"),
         (["--contenders", "eager,smelt:region:regions:step"], "unknown contender"),
     ],
