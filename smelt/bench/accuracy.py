@@ -1,17 +1,18 @@
 """Judges a contender's accuracy against eager in float64, with eager's own float32 error as the yardstick.
 
-Eager runs `1 + NUDGES` times, the later times with parameters that are moved by about one rounding error, and the
-largest error counts: near a kink (the zero of a ReLU, two equal candidates of a maximum) rounding alone decides on
-which side an activation falls, and that changes every gradient before it. For the same reason a contender whose
-values fail is judged once more with other weights and inputs (`SEEDS`): chance does not repeat itself, an error does.
-It passes only if it passes all of these, and the verdict keeps the earlier failures (`unlucky`).
+Eager runs `1 + NUDGES` times, the later times with parameters that are perturbed by about one rounding error, and the
+largest error of these runs is the yardstick: near a kink (the zero of a ReLU, two equal candidates of a maximum)
+rounding alone decides on which side an activation falls, and that changes every gradient before it. For the same reason
+a contender whose values fail is judged once more with each of the further seeds (`SEEDS`), that is with other weights
+and inputs: a failure by chance does not repeat itself, an error does. The contender passes only if it passes with all
+further seeds, and the verdict keeps the earlier failures (`unlucky`).
 
 `smelt.bench.verdict` compares the tensors.
 
 Random numbers: dropout is switched off. A model with other random operators (`Workload.draws`) is compared with the
-compiler's option for eager's random numbers, and its float64 reference draws what the float32 runs draw. A model that
-does not run in float64 is compared with float32 eager itself; the yardstick is then what its entry knows of its
-error, or `NO_REFERENCE`.
+compiler's option for eager's random numbers, and its float64 reference draws the same random numbers as the float32
+runs. A model that does not run in float64 is compared with float32 eager itself; the accepted relative error is then
+that of `NO_REFERENCE` or, in train mode, the error that its entry states (`Workload.noise`), if that is larger.
 """
 
 from __future__ import annotations
@@ -35,33 +36,39 @@ from smelt.bench.verdict import FACTOR, VALUES, Tensors, Verdict, distances, jud
 from smelt.bench.workload import Batch, Settings, Workload
 
 FLOOR = {"fp32": 1e-5, "tf32": 2e-3, "amp": 2e-2}
-"""The relative error of a tensor that is always accepted: on a small tensor eager's own error depends on chance."""
+"""Relative error of a tensor that is always accepted, by precision: on a small tensor eager's own error depends on
+chance.
+"""
 
 NOISY = {"fp32": 1e-4, "tf32": 1e-2, "amp": 1e-1}
-"""Relative error of eager's own gradients from which on training is too chaotic to be judged alone."""
+"""Relative error of eager's own gradients, by precision, above which training is too chaotic to be judged alone."""
 
 NO_REFERENCE = {"fp32": 1e-4, "tf32": 2e-3, "amp": 2e-2}
-"""The relative error that is granted where a model does not run in float64 and eager's own error is not known."""
+"""Relative error that is accepted, by precision, if a model does not run in float64 and eager's own error is
+not known.
+"""
 
 NUDGES = 3
-"""How many more times eager runs, to see what rounding can do."""
+"""Number of further runs of eager, which measure the effect of rounding."""
 
 ROUNDING = {"fp32": 2.0**-23, "tf32": 2.0**-12, "amp": 2.0**-9}
-"""By how much (standard deviation, relative) parameters are moved then."""
+"""Standard deviation, relative to each value, of the perturbation of parameters in these further runs, by precision."""
 
 CHAOS = 4.0
-"""How much wider the yardstick is then: eager's error is one draw of many. Eval mode is judged without it."""
+"""Factor on the yardstick in train mode if eager's gradients are NOISY: eager's measured error is one sample of many.
+In eval mode there is no such factor.
+"""
 
 SEEDS = (101, 202)
-"""Added to the seed of the settings, for the further judgements of a contender whose values failed."""
+"""Numbers added to the seed of the settings for the further judgements of a contender whose values failed."""
 
 
 class EagerFailed(Exception):
-    """Eager itself cannot run the step, so there is nothing to compare with."""
+    """Raised when eager itself cannot run the step, so that there is no reference to compare with."""
 
 
 def judge_workload(workload: Workload, settings: Settings, prepare: Prepare) -> Verdict:
-    """Run one step of the reference, of eager and of the contender from equal weights, and compare.
+    """Run one step of the reference, of eager and of the contender from equal weights, and compare the results.
 
     Raises:
         EagerFailed: eager cannot run the step.
@@ -70,7 +77,7 @@ def judge_workload(workload: Workload, settings: Settings, prepare: Prepare) -> 
 
 
 def judge_mode(workload: Workload, settings: Settings, prepare: Prepare, train_mode: bool) -> Verdict:
-    """The verdict with the modules in train or eval mode; gradients are compared in both if the settings train.
+    """Returns the verdict with the modules in train or eval mode; gradients are compared in both if the settings train.
 
     Raises:
         EagerFailed: eager cannot run the step.
@@ -79,7 +86,9 @@ def judge_mode(workload: Workload, settings: Settings, prepare: Prepare, train_m
 
 
 def _past_bad_luck(judge_seed: Callable[[Settings], Verdict], settings: Settings) -> Verdict:
-    """The verdict for the seed of `settings`; where values fail, that for `SEEDS`. See the module's text."""
+    """Returns the verdict for the seed of `settings` or, if values fail, for the further `SEEDS`; see the module's
+    docstring.
+    """
     verdict = judge_seed(settings)
     if verdict.ok or not all(VALUES in failure for failure in verdict.failures):
         return verdict
@@ -92,7 +101,7 @@ def _past_bad_luck(judge_seed: Callable[[Settings], Verdict], settings: Settings
 
 
 def _judge_seed(workload: Workload, settings: Settings, prepare: Prepare) -> Verdict:
-    """The verdict for one seed.
+    """Returns the verdict for one seed.
 
     Batch statistics over few samples can make training chaotic: one activation that changes its sign moves every
     gradient by some thousandths, in eager too. Where eager is that noisy, gradients in eval mode are judged as well.
@@ -119,7 +128,7 @@ def _judge_mode_of_seed(workload: Workload, settings: Settings, prepare: Prepare
     batch = build_batch(workload, settings)
     if not train_mode and settings.train:
         inputs = batch.clone()
-        with contextlib.suppress(Exception):  # a model whose training needs other inputs stays as it is
+        with contextlib.suppress(Exception):  # a model that only accepts other inputs in training keeps its statistics
             stabilize_statistics(model, lambda each: each(*inputs.args, **inputs.kwargs))
     try:
         expected = run_step(workload, copy.deepcopy(model), batch, settings, eager)
@@ -131,7 +140,7 @@ def _judge_mode_of_seed(workload: Workload, settings: Settings, prepare: Prepare
             reference = run_step(workload, copy.deepcopy(model).double(), batch.to(torch.float64), exact, eager)
         kind = "float64"
     except (RuntimeError, TypeError, ValueError):
-        # Some models name float32 in their code. The error of eager itself cannot be seen then.
+        # Some models name float32 in their code. The error of eager itself cannot be measured then.
         reference, kind = run_step(workload, copy.deepcopy(model), batch, exact, eager), "float32"
         floor = FACTOR * NO_REFERENCE[settings.precision]
     nudged = [
@@ -140,7 +149,7 @@ def _judge_mode_of_seed(workload: Workload, settings: Settings, prepare: Prepare
     ]
     actual = run_step(workload, model, batch, settings, prepare)
     if train_mode:
-        floor = max(floor, workload.noise)  # it was measured in train mode; eval mode is far below it
+        floor = max(floor, workload.noise)  # the noise was measured in train mode; in eval mode it is far lower
     verdict = judge(reference, expected, actual, floor, nudged=nudged)
     if train_mode and verdict.noise > NOISY[settings.precision]:
         verdict = judge(reference, expected, actual, floor, CHAOS, nudged)
@@ -149,7 +158,7 @@ def _judge_mode_of_seed(workload: Workload, settings: Settings, prepare: Prepare
 
 
 def nudge(model: nn.Module, settings: Settings, seed: int) -> nn.Module:
-    """A copy of `model` whose parameters are moved by about one rounding error each."""
+    """Returns a copy of `model` whose parameters are perturbed by about one rounding error each."""
     moved = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -162,7 +171,7 @@ def nudge(model: nn.Module, settings: Settings, seed: int) -> nn.Module:
 
 @contextlib.contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Tensors that a model makes without naming a dtype have this one."""
+    """A context in which tensors that a model makes without naming a dtype have this dtype."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -172,7 +181,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def run_step(workload: Workload, model: nn.Module, batch: Batch, settings: Settings, prepare: Prepare) -> Tensors:
-    """The loss, outputs, changed buffers and (training) gradients of one step, copied, by name."""
+    """Run one step; returns copies of the loss, outputs, changed buffers and (in training) gradients by name."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     call = prepare(model, settings)
     seed_everything(settings.seed + 2)
@@ -201,7 +210,7 @@ def _collect(loss: Tensor, output: Any, model: nn.Module, before: Mapping[str, T
 
 
 def _plain(output: Any) -> Any:
-    """Objects that hold tensors as plain dictionaries and tuples: Hugging Face outputs, distributions."""
+    """Convert objects that contain tensors (Hugging Face outputs, distributions) to plain dictionaries and tuples."""
     to_tuple = getattr(output, "to_tuple", None)
     if callable(to_tuple):
         return to_tuple()

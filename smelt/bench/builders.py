@@ -11,7 +11,7 @@ from smelt.bench.torchvision_schemas import define_torchvision_schemas
 
 
 def transformers_model(model: str, config: str, **settings: Any) -> Callable[[], nn.Module]:
-    """A builder of a Hugging Face model with random weights; settings go to its config class."""
+    """Returns a builder of a Hugging Face model with random weights; `settings` go to its config class."""
 
     def build() -> nn.Module:
         define_torchvision_schemas()
@@ -23,7 +23,7 @@ def transformers_model(model: str, config: str, **settings: Any) -> Callable[[],
 
 
 def timm_model(name: str, **settings: Any) -> Callable[[], nn.Module]:
-    """A builder of a timm model with random weights."""
+    """Returns a builder of a timm model with random weights; `settings` go to `timm.create_model`."""
 
     def build() -> nn.Module:
         define_torchvision_schemas()
@@ -35,7 +35,7 @@ def timm_model(name: str, **settings: Any) -> Callable[[], nn.Module]:
 
 
 def torchvision_model(name: str, **settings: Any) -> Callable[[], nn.Module]:
-    """A builder of a torchvision classification model with random weights."""
+    """Returns a builder of a torchvision classification model with random weights; `settings` go to its constructor."""
 
     def build() -> nn.Module:
         define_torchvision_schemas()

@@ -39,23 +39,26 @@ RIVAL_MODES: dict[str, dict[str, Any]] = {
     "max-autotune": {"max_autotune": True, "triton.cudagraphs": True, "coordinate_descent_tuning": True},
     "max-autotune-no-cudagraphs": {"max_autotune": True, "coordinate_descent_tuning": True},
 }
-"""torch.compile's modes as its options: it takes a mode or options, not both (`torch._inductor.list_mode_options`)."""
+"""Options that stand for torch.compile's modes: it accepts a mode or options, not both
+(`torch._inductor.list_mode_options`).
+"""
 
 
 STEP, REGIONS = "step", "regions"
-"""What may follow a compiler's name besides modes and backends."""
+"""Suffixes of a compiler's name that are neither modes nor backends."""
 
 
 def eager(model: nn.Module, settings: Settings) -> Prepared:
-    """The model as it is."""
+    """Returns the model unchanged."""
     return model
 
 
 @dataclass(frozen=True)
 class TorchCompile:
-    """The rival. torch loads its compiler at the first `torch.compile`, so the import counts as cold start.
+    """torch.compile, the compiler to compare with. torch loads it at the first `torch.compile`, so its import is part
+    of the cold start.
 
-    regions: Accelerate compiles the repeated blocks.
+    regions: whether Accelerate compiles only the repeated blocks.
     """
 
     mode: str | None = None
@@ -72,10 +75,10 @@ class TorchCompile:
 
 @dataclass(frozen=True)
 class SmeltCompile:
-    """The compiler of this project, also imported when it is first used.
+    """The compiler of this project, which is also imported when it is first used.
 
-    whole_step: it compiles the whole training step, with the optimizer, if any.
-    regions: the repeated blocks are compiled.
+    whole_step: whether it compiles the whole training step, with the optimizer, if any. regions: whether it compiles
+    only the repeated blocks.
     """
 
     mode: str | None = None
@@ -103,14 +106,14 @@ EXAMPLES = (
     "smelt:reduce-overhead",
     "smelt:regions",
 )
-"""Listed in the error about an unknown name."""
+"""Valid names that the error about an unknown name lists."""
 
 
 def find_contender(name: str) -> Prepare:
-    """The function that prepares a model for the contender of that name.
+    """Returns the function that prepares a model for the contender of that name.
 
     Raises:
-        OptionError: an unknown name (lists valid ones and the nearest).
+        OptionError: the name is unknown (the message lists valid names and the nearest).
     """
     if name == "eager":
         return eager
@@ -131,26 +134,28 @@ def find_contender(name: str) -> Prepare:
 
 
 def _are_consistent(suffixes: Sequence[str]) -> bool:
-    """Whether no suffix is there twice, at most one is a mode, and not both regions and the whole step are wanted."""
+    """Whether no suffix occurs twice, at most one is a mode, and the suffixes do not ask for both regions and the whole
+    step.
+    """
     modes = [suffix for suffix in suffixes if suffix in MODES]
     return len(suffixes) == len({*suffixes}) and len(modes) < 2 and not {REGIONS, STEP} <= {*suffixes}
 
 
 def family_of(name: str) -> str:
-    """The compiler of a contender: its name up to the first colon."""
+    """Returns the compiler of a contender: the contender's name up to the first colon."""
     return name.partition(":")[0]
 
 
 def mode_of(name: str) -> str | None:
-    """The mode that a contender's name asks for."""
+    """Returns the mode that a contender's name asks for, or None."""
     return next((suffix for suffix in name.split(":")[1:] if suffix in MODES), None)
 
 
 def load_compiler() -> ModuleType:
-    """The real `smelt` package.
+    """Import and return the real `smelt` package.
 
-    A measuring process starts with a bare one (see `processes.process`), whose import is completed here: cold starts
-    include the import of each compiler, and eager's memory must not include ours.
+    A measuring process starts with an empty `smelt` package (see `processes.process`), whose import is completed here:
+    cold starts include the import of each compiler, and eager's memory must not include ours.
     """
     package = sys.modules.get("smelt")
     if package is None:
@@ -166,19 +171,21 @@ def load_compiler() -> ModuleType:
 
 
 def keep_to_torchs_allocator(name: str) -> None:
-    """Allocate all of this contender's tensors by torch's allocator, whose memory a profiler counts."""
+    """Make torch's allocator allocate all tensors of this contender, because a profiler counts only that memory."""
     if family_of(name) == "smelt":
         load_compiler()
         importlib.import_module("smelt.runtime.memory").recycle(False)
 
 
 def compiler_counts(name: str) -> dict[str, Any]:
-    """Graphs, breaks and more that the contender's compiler counted in this process; empty for eager."""
+    """Returns the numbers of graphs, breaks and more that the contender's compiler counted in this process; empty for
+    eager.
+    """
     if family_of(name) == "smelt":
         counts = dict(load_compiler().stats())
         counts["break_reasons"] = {_short(reason): times for reason, times in counts["break_reasons"].items()}
         return counts
-    # torch's compiler keeps its counts there, if it was loaded.
+    # torch's compiler keeps its counters in this module, if it was loaded.
     dynamo = sys.modules.get("torch._dynamo.utils")
     if family_of(name) == "torch.compile" and dynamo is not None:
         counters = dynamo.counters
@@ -192,5 +199,5 @@ def compiler_counts(name: str) -> dict[str, Any]:
 
 
 def _short(reason: str) -> str:
-    """A reason in one line of a few hundred letters, with the last two components of each path."""
+    """Shorten a reason to one line of a few hundred characters, with the last two components of each path."""
     return re.sub(r"(?:/[^/\s:()]+)*/([^/\s:()]+/[^/\s:()]+\.py)", r"\1", " ".join(reason.split()))[:300]

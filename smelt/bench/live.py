@@ -1,4 +1,4 @@
-"""The terminal's view of a running benchmark: the rows so far, the current measurement, the time that is left."""
+"""The terminal's view of a running benchmark: the rows so far, the current measurement, the remaining time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smelt.bench.results import Benchmark, Row
 from smelt.bench.tables import compact_table, one_line, results_table
 
 DETAILED = 8
-"""Up to this number of models each contender gets a line of its own; with more models, each model gets one line."""
+"""Maximum number of models for which each contender has a separate line; with more models, each model has one line."""
 
 
 class LiveTable:
@@ -45,14 +45,14 @@ class LiveTable:
         self._live.__exit__(kind, error, at)
 
     def show(self, row: Row, contender: str, phase: str) -> None:
-        """Show that this thread is measuring this phase of the row."""
+        """Show that this thread measures this phase of the row."""
         self._busy[threading.get_ident()] = row, contender, phase
 
     def finished(self, row: Row) -> None:
         """Show that a row is complete; the benchmark already contains it."""
         self._busy.pop(threading.get_ident(), None)
         self._progress.advance(self._bar)
-        if not self.console.is_terminal:  # a log cannot show a live table, so it gets each row when it is complete
+        if not self.console.is_terminal:  # a log cannot show a live table; it gets each row when the row is complete
             self.console.print(one_line(row), highlight=False, markup=False, soft_wrap=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -61,7 +61,7 @@ class LiveTable:
             doing = (busy[0][0].model, *busy[0][1:]) if busy else None
             yield results_table([*rows, *(row for row, *_ in busy)], self.title, doing)
             return
-        # The last rows that fit while it runs; all of them once it has ended.
+        # The table shows the last rows that fit while the benchmark runs, and all rows once it has ended.
         fit = max(3, console.size.height - 8 - len(busy)) if self._live.is_started and busy else len(rows)
         statuses = Counter(result.status for row in rows for result in list(row.results.values())[-1:])
         yield Group(

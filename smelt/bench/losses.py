@@ -1,4 +1,4 @@
-"""The losses of the workloads: (the model's output, its batch) -> a scalar."""
+"""The losses of the workloads: functions of the model's output and its batch that return a scalar."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from smelt.bench.workload import Batch
 
 
 def own_loss(output: Any, batch: Batch) -> Tensor:
-    """The loss that a model computes itself: a Hugging Face model that gets labels, or a dictionary with a loss.
+    """Returns the loss that a model computes itself: a Hugging Face model that gets labels, or a dictionary with a
+    loss.
 
     The public benchmark gives some models no labels (TorchBench's `hf_*`) and takes the mean of their scores.
 
     Raises:
-        KeyError: a dictionary with neither a loss nor scores.
+        KeyError: the output is a dictionary with neither a loss nor scores.
     """
     if not isinstance(output, dict):
         return output.loss
@@ -27,13 +28,14 @@ def own_loss(output: Any, batch: Batch) -> Tensor:
 
 
 def classification_loss(output: Any, batch: Batch) -> Tensor:
-    """Cross entropy of class scores against the batch's target."""
+    """Returns the cross entropy of class scores against the batch's target."""
     assert batch.target is not None
     return F.cross_entropy(output, batch.target)
 
 
 def mean_loss(output: Any, batch: Batch) -> Tensor:
-    """Sum over the outputs' means: of a tensor, of each item of a sequence or dictionary, of a distribution's mean.
+    """Returns the sum of the outputs' means: of a tensor, of each item of a sequence or dictionary, of a distribution's
+    mean.
 
     An empty tensor (no boxes were found) counts as zero.
     """
@@ -48,23 +50,27 @@ def mean_loss(output: Any, batch: Batch) -> Tensor:
 
 
 def sum_of_losses(output: Any, batch: Batch) -> Tensor:
-    """The sum of a dictionary of losses, as torchvision's detectors return it; of anything else, `mean_loss`."""
+    """Returns the sum of a dictionary of losses, as torchvision's detectors return it; for other outputs
+    `mean_loss`.
+    """
     return sum(output.values()) if isinstance(output, dict) else mean_loss(output, batch)  # type: ignore[return-value]
 
 
 def mse_loss(output: Any, batch: Batch) -> Tensor:
-    """Mean squared error against the batch's target."""
+    """Returns the mean squared error against the batch's target."""
     assert batch.target is not None
     return F.mse_loss(output, batch.target)
 
 
 def pair_loss(output: Any, batch: Batch) -> Tensor:
-    """Cross entropy of a model that returns (scores, classes)."""
+    """Returns the cross entropy of a model that returns (scores, classes)."""
     return F.cross_entropy(output[0], output[1])
 
 
 def padded_loss(output: Any, batch: Batch) -> Tensor:
-    """Cross entropy of (scores of shape (batch, length, classes), classes of shape (batch, length)); -1 is padding."""
+    """Returns the cross entropy of (scores of shape (batch, length, classes), classes of shape (batch, length)); -1 is
+    padding.
+    """
     scores, classes = output[0], output[1]
     return F.cross_entropy(scores.flatten(0, 1), classes.flatten(), ignore_index=-1)
 
@@ -78,4 +84,4 @@ LOSSES: dict[str, Callable[[Any, Batch], Tensor]] = {
     "cross_entropy_of_pair": pair_loss,
     "padded_cross_entropy": padded_loss,
 }
-"""Loss by the name that entries use."""
+"""Loss function by the name that entries use."""

@@ -1,4 +1,4 @@
-"""The machine and the versions that a figure was measured with."""
+"""Describes the machine and the versions with which a figure was measured."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 DRIVER = Path("/proc/driver/nvidia/version")
-"""Where NVIDIA's driver tells its version."""
+"""The file that contains the version of NVIDIA's driver."""
 
 PACKAGES = ("torch", "smelt", "transformers", "timm", "torchvision", "triton", "numpy")
 
 
 def describe_cuda() -> dict[str, str]:
-    """Versions of CUDA and cuDNN that torch uses and of the driver; nothing without a GPU."""
+    """Returns the versions of CUDA and cuDNN that torch uses and of the driver; empty without a GPU."""
     if not torch.cuda.device_count():
         return {}
     found = {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
@@ -29,10 +29,10 @@ def describe_cuda() -> dict[str, str]:
 
 
 def describe_machine(threads: int | None = None) -> dict[str, Any]:
-    """Processor, usable cores, memory, GPUs, system and versions, as plain values without paths.
+    """Returns processor, usable cores, memory, GPUs, system and versions as plain values without paths.
 
     Args:
-        threads: how many of torch's threads a measurement used, if not torch's own choice.
+        threads: number of torch's threads in a measurement; None: torch's own choice.
     """
     return {
         "cpu": cpu_name(),
@@ -49,12 +49,12 @@ def describe_machine(threads: int | None = None) -> dict[str, Any]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_name() -> str:
-    """The processor's model name."""
+    """Returns the processor's model name."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():
@@ -64,7 +64,7 @@ def cpu_name() -> str:
 
 
 def compiler_version() -> str | None:
-    """First line of the C++ compiler's `--version`, or None without one."""
+    """Returns the first line of the C++ compiler's `--version`, or None without a compiler."""
     command = os.environ.get("CXX", "g++").split()
     if shutil.which(command[0]) is None:
         return None
@@ -73,7 +73,7 @@ def compiler_version() -> str | None:
 
 
 def package_versions() -> dict[str, str]:
-    """Version by package, of those that are installed."""
+    """Returns the version by package, for the packages that are installed."""
     found = {}
     for name in PACKAGES:
         try:

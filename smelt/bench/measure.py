@@ -1,4 +1,4 @@
-"""One row of a benchmark: cold starts, memory, interleaved steps and accuracy, each in separate processes."""
+"""Measures one row of a benchmark: cold starts, memory, interleaved steps and accuracy, each in separate processes."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from smelt.bench.verdict import Verdict
 from smelt.bench.workload import Settings, Workload
 
 MEMORY_STEPS = 4
-"""Steps after the first one over which the steady peak is taken."""
+"""Number of steps after the first one over which the steady peak of memory is taken."""
 
 LEFT = 0.5
-"""The largest share of eager's operators that may still run in eager under a compiler; beyond it, it has not passed."""
+"""Maximum share of eager's operators that may still run in eager under a compiler; beyond it, the compiler fails."""
 
 Outcome = dict[str, Any] | Failure
-"""What a task gave."""
+"""The result of a task, or its failure."""
 
 Notify = Callable[[Row, str, str], None]
-"""Called with (row so far, contender or "all", what is being done) when a phase begins."""
+"""Callback for the begin of a phase, with (row so far, contender or "all", name of the phase)."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to measure.
+    """The amount of measurement.
 
     Args:
-        rounds: timed steps of each contender; 0 measures no time at all.
-        least_s: short steps are repeated until the rounds have taken so many seconds (ten times `rounds` at most).
-        warmup: steps before them.
-        cold: starts are measured twice, with empty caches and again with the caches kept. Otherwise once, with empty
-            caches, and the peak memory is of that process.
-        tensors: measure how much memory the tensors of a step take.
-        check: judge accuracy.
+        rounds: number of timed steps of each contender; with 0 no times are measured.
+        least_s: minimum number of seconds of all rounds: short steps are repeated until then (at most ten times
+            `rounds`).
+        warmup: number of steps before the timed ones.
+        cold: whether starts are measured twice, with empty caches and a second time with the caches kept. Otherwise
+            they are measured once, with empty caches, and the peak memory is of that process.
+        tensors: whether to measure the memory of the tensors of a step.
+        check: whether to judge accuracy.
         unjudged: contenders whose accuracy is not judged even with `check`.
-        side_by_side: how many starts of a row run at the same time. Above 1 they disturb each other's times, and
+        side_by_side: number of starts of a row that run at the same time. Above 1 they disturb each other's times, and
             accuracy is judged at the same time, too. Steps are always timed alone.
         timeout_s, memory_mb: the limits of one process.
     """
@@ -68,10 +69,10 @@ def measure_row(
     notify: Notify = lambda *_: None,
     server: Server | Servers | None = None,
 ) -> Row:
-    """Every contender's result on one workload; the result of one that fails or crashes has the reason.
+    """Measure every contender on one workload; the result of a contender that fails or crashes has the reason.
 
     Args:
-        server: forks the processes; without one, new ones for this row.
+        server: forks the processes; None: new servers for this row.
     """
     row = new_row(workload, settings)
     row.side_by_side = plan.side_by_side
@@ -97,7 +98,7 @@ def measure_row(
 
 
 def selected_contenders(workload: Workload, settings: Settings, contenders: Sequence[str]) -> list[str]:
-    """Eager, and the contenders whose mode is one in which the workload is measured."""
+    """Returns eager and the contenders whose mode is one of the modes in which the workload is measured."""
 
     def is_selected(name: str) -> bool:
         return name == "eager" or (mode_of(name) or settings.mode or DEFAULT) in workload.modes
@@ -106,7 +107,7 @@ def selected_contenders(workload: Workload, settings: Settings, contenders: Sequ
 
 
 def new_row(workload: Workload, settings: Settings) -> Row:
-    """The row of a workload under these settings, without results."""
+    """Make the row of a workload under these settings, without results."""
     unable = (f"eager fails in {precision}: {reason}" for precision, reason in workload.unable.items())
     return Row(
         workload.name,
@@ -137,7 +138,7 @@ class _Measurement:
     verdicts: dict[str, Outcome] = field(default_factory=dict)
 
     def run(self, name: str, caches_of: Sequence[str], **arguments: Any) -> Outcome:
-        """One task in a fresh process that sees these contenders' caches."""
+        """Run one task in a fresh process that uses the caches of these contenders."""
         task = {"task": name, "model": self.key, "settings": self.settings.to_dict(), **arguments}
         limits = Limits(self.plan.timeout_s, self.plan.memory_mb)
         return self.server.run(task, cache_environment(self.caches, caches_of), limits)
@@ -146,7 +147,7 @@ class _Measurement:
         return [name for name, result in self.row.results.items() if result.status == "pass"]
 
     def starts(self, names: Sequence[str]) -> None:
-        """The starts of each contender. If eager fails, no contender passes."""
+        """Measure the starts of each contender. If eager fails, no contender passes."""
         found: dict[str, list[Outcome]] = {}
         if self.plan.side_by_side > 1:
             self.notify(self.row, "all", f"cold starts, {self.plan.side_by_side} at a time")
@@ -166,7 +167,7 @@ class _Measurement:
         return found
 
     def _start(self, name: str, notify: Notify = lambda *_: None) -> list[Outcome]:
-        """A start with empty caches and, if requested, one in a second process with the caches kept."""
+        """Measure a start with empty caches and, if requested, a start in a second process with the caches kept."""
         notify(self.row, name, "cold start")
         found = [self.run("start", [name], contender=name, steps=0 if self.plan.cold else MEMORY_STEPS)]
         if self.plan.cold and not isinstance(found[0], Failure):
@@ -190,7 +191,7 @@ class _Measurement:
         self._captured(result)
 
     def _captured(self, result: Result) -> None:
-        """Fail a compiler that left the model to eager."""
+        """Mark a compiler as failed if it left most of the model to eager."""
         counts, eager = result.counts, self.row.results.get("eager")
         if counts.get("fallbacks"):
             return result.fail("fail_compile", f"{counts['fallbacks']} frames ran in eager instead")
@@ -205,7 +206,9 @@ class _Measurement:
             )
 
     def steps(self) -> None:
-        """Interleaved steps of all contenders that started; if the process dies, without those that fail alone, too."""
+        """Measure interleaved steps of all contenders that started; if the process dies, those that fail alone are
+        excluded, too.
+        """
         self.notify(self.row, "all", "steps")
         found = self._steps(self.alive())
         if isinstance(found, Failure):
@@ -231,7 +234,7 @@ class _Measurement:
         return self.run("steps", names, contenders=list(names), **plan)
 
     def tensors(self) -> None:
-        """The memory of each contender's tensors in a step."""
+        """Measure the memory of each contender's tensors in a step."""
         for name in self.alive():
             self.notify(self.row, name, "memory of tensors")
             found, result = self.run("tensors", [name], contender=name), self.row.results[name]
@@ -241,7 +244,7 @@ class _Measurement:
                 result.tensors_mb = found["tensors_mb"]
 
     def accuracy(self, name: str) -> None:
-        """The verdict against eager in float64; eager itself is the yardstick and has none."""
+        """Judge the contender against eager in float64; eager itself is the yardstick and is not judged."""
         result = self.row.results[name]
         if not self._is_judged(name):
             return
@@ -253,7 +256,7 @@ class _Measurement:
             if found.status == "eager_fails" and "eager" in self.row.results:
                 self.row.results["eager"].fail(found.status, found.error)
             return result.fail(found.status, found.error)
-        if not result.counts:  # no start was measured
+        if not result.counts:  # set the counts if no start was measured
             result.counts = found["counts"]
             self._captured(result)
         result.accuracy = Verdict(**found["verdict"])

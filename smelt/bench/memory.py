@@ -17,7 +17,7 @@ CLEAR = Path("/proc/self/clear_refs")
 
 
 def _status(field: str) -> float | None:
-    """MiB of one field of the process's status; None where there is none."""
+    """Returns one field of the process's status in MiB; None if the system does not provide it."""
     if STATUS.exists():
         for line in STATUS.read_text().splitlines():
             if line.startswith(f"{field}:"):
@@ -26,16 +26,16 @@ def _status(field: str) -> float | None:
 
 
 def peak_mb() -> float:
-    """Largest resident memory so far in MiB."""
+    """Returns the largest resident memory of this process so far in MiB."""
     peak = _status("VmHWM")
     if peak is not None:
         return peak
-    # Elsewhere the kernel keeps only a peak that cannot be reset: kilobytes (bytes on macOS).
+    # Other systems report only a peak that cannot be reset, in kilobytes (bytes on macOS).
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def reset_peak() -> bool:
-    """Reset the peak to the present use; False where the system cannot."""
+    """Reset the peak to the present use; returns False if the system cannot."""
     try:
         CLEAR.write_text("5")
     except OSError:
@@ -46,7 +46,8 @@ def reset_peak() -> bool:
 
 
 def tensors_mb(step: Callable[[], Any]) -> float:
-    """Peak MiB of tensors while `step()` runs: those that existed before, and what torch allocates in it.
+    """Returns the peak MiB of tensors while `step()` runs: tensors that existed before, and the memory that torch
+    allocates during the step.
 
     Memory that torch's allocator did not provide is not counted: see `smelt.runtime.memory.recycle`.
     """
@@ -61,12 +62,14 @@ def tensors_mb(step: Callable[[], Any]) -> float:
 
 
 def _bytes_of_tensors() -> int:
-    """Bytes of all CPU tensors that Python's collector tracks and whose memory torch allocated; each storage once."""
+    """Returns the bytes of all CPU tensors that Python's collector tracks and whose memory torch allocated; each
+    storage counts once.
+    """
     sizes: dict[int, int] = {}
     for tensor in gc.get_objects():
         if issubclass(type(tensor), torch.Tensor) and tensor.device.type == "cpu" and tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
-            nbytes = storage.nbytes()  # symbolic for fake tensors
+            nbytes = storage.nbytes()  # symbolic for fake tensors, which are not counted
             # Storages over memory that torch did not allocate cannot be resized. Fake tensors are on meta.
             if storage.device.type == "cpu" and isinstance(nbytes, int) and nbytes and storage.resizable():
                 with suppress(RuntimeError):  # the storage of a wrapper subclass has a size, but no address

@@ -1,8 +1,8 @@
-"""Measures time and memory on a device, by a `Meter` for each kind of device.
+"""Measures time and memory on a device, with one class of meter for each kind of device.
 
-On the CPU: the clock, and the resident memory of the process. On a GPU, which runs asynchronously: events on its
-stream, and the counts of torch's allocator. Both have the same interface, so that tests on the CPU run the code of the
-GPU.
+On a CPU a meter reads the clock and the resident memory of the process. On a GPU, which runs asynchronously, it uses
+events on the current stream and the counts of torch's allocator. Both classes have the same interface, so that tests on
+a CPU run the code that measures on a GPU.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from smelt.base.errors import OptionError
 from smelt.bench.memory import peak_mb, reset_peak, tensors_mb
 
 CYCLES = 2e9
-"""Of a GPU's clock in a second, or somewhat more."""
+"""Clock rate of a GPU in cycles per second, rounded up: converts a delay in seconds to cycles."""
 
 
 class Meter:
-    """The CPU's: work is done when the call returns."""
+    """The meter of the CPU, where work is done when the call returns."""
 
     def wait_for_device(self) -> None:
         """Wait until the device has finished."""
 
     def seconds(self, work: Callable[[], Any], times: int = 1, ahead: float = 0.0) -> float:
-        """Seconds of one call of `work`: the mean of so many in a row, from an idle device to the end of the last.
+        """Returns the seconds of one call of `work`: the mean of `times` consecutive calls, from an idle device to the
+        end of the last call.
 
-        ahead: seconds for which a GPU is delayed first: of calls that are queued by then only the GPU's time counts.
+        ahead: seconds for which a GPU is delayed first: calls that are queued in this time cost only the GPU's time.
         """
         begin = time.perf_counter()
         for _ in range(times):
@@ -37,19 +38,21 @@ class Meter:
         return (time.perf_counter() - begin) / times
 
     def peak_mb(self) -> float:
-        """Largest memory so far in MiB: resident memory of the process."""
+        """Returns the largest resident memory of the process so far in MiB."""
         return peak_mb()
 
     def reset_peak(self) -> bool:
-        """Reset the peak to the present use; False where the system cannot."""
+        """Reset the peak to the present use; returns False if the system cannot."""
         return reset_peak()
 
     def tensors_mb(self, step: Callable[[], Any]) -> float:
-        """Peak MiB of tensors while `step()` runs, without other memory of the process."""
+        """Returns the peak MiB of tensors while `step()` runs, without other memory of the process."""
         return tensors_mb(step)
 
     def reserved_mb(self) -> float | None:
-        """The most that torch's allocator took from the device, pools of CUDA graphs included; None on a CPU."""
+        """Returns the largest MiB that torch's allocator took from the device, pools of CUDA graphs included; None on a
+        CPU.
+        """
         return None
 
     def release(self) -> None:
@@ -57,7 +60,9 @@ class Meter:
 
 
 class CudaMeter(Meter):
-    """A GPU's: work is queued, so time is measured between two events, and memory is that of torch's allocator."""
+    """The meter of a GPU: work is queued, so time is measured between two events, and memory is that of torch's
+    allocator.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -99,7 +104,7 @@ class CudaMeter(Meter):
 
 
 def meter_of(device: str) -> Meter:
-    """The meter of `cpu`, `cuda` or `cuda:1`."""
+    """Returns the meter of `cpu`, `cuda` or `cuda:1`."""
     return CudaMeter(torch.device(device)) if device.startswith("cuda") else Meter()
 
 
@@ -107,7 +112,7 @@ def check_device(device: str) -> None:
     """Raise if this machine does not have the device.
 
     Raises:
-        OptionError: there is no such device, or torch cannot use it; says what to check.
+        OptionError: there is no such device, or torch cannot use it; the message says what to check.
     """
     try:
         kind, index = torch.device(device).type, torch.device(device).index or 0

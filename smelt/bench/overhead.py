@@ -1,4 +1,4 @@
-"""What a compiled call costs beyond its kernels: `x + 1`, the guards of BERT-base and of 48 small blocks."""
+"""Measures the cost of a compiled call beyond its kernels: `x + 1`, the guards of BERT-base and of 48 small blocks."""
 
 from __future__ import annotations
 
@@ -24,19 +24,22 @@ def add_one(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call in many short loops: the minimum, which other work on the machine disturbs least, and the
-    median."""
+    """Seconds of one call, measured in many short loops: their minimum, which other work on the machine disturbs least,
+    and their median.
+    """
 
     best_s: float
     median_s: float
 
 
 LOOP_S = 1e-4
-"""A loop is this long: many times the clock's resolution, and short enough to run undisturbed now and then."""
+"""Minimum number of seconds of a loop: many times the clock's resolution, and short enough that some loops run
+undisturbed.
+"""
 
 
 def seconds_per_call(call: Callable[[], Any], budget_s: float = 0.5) -> Timing:
-    """The time of one call."""
+    """Measure one call in loops for about `budget_s` seconds."""
     for _ in range(20):
         call()
     begin = time.perf_counter()
@@ -53,7 +56,7 @@ def seconds_per_call(call: Callable[[], Any], budget_s: float = 0.5) -> Timing:
 
 
 def call_overhead(contender: str, budget_s: float = 0.5) -> dict[str, float]:
-    """Seconds per call of `x + 1` on eight numbers, compiled by the contender, and in eager beside it."""
+    """Returns the seconds per call of `x + 1` on eight numbers, compiled by the contender and in eager."""
     x = torch.ones(8)
     eager = seconds_per_call(lambda: add_one(x), budget_s)
     found = eager
@@ -64,7 +67,7 @@ def call_overhead(contender: str, budget_s: float = 0.5) -> dict[str, float]:
 
 
 def replay(gm: fx.GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
-    """A backend whose graph runs once and then returns the same result: a call costs only the overhead."""
+    """A backend whose graph runs once and then returns the same result, so that a call costs only the overhead."""
     kept: list[Any] = []
 
     def call(*inputs: Tensor) -> Any:
@@ -91,10 +94,10 @@ BLOCKS = 48
 
 
 def guard_overhead(contender: str, model: str = "bert", budget_s: float = 0.5) -> dict[str, float]:
-    """Seconds per call of a model, of 48 small blocks and of `x + 1` when the graph itself costs nothing.
+    """Returns the seconds per call of a model, of 48 small blocks and of `x + 1` when the graph itself costs nothing.
 
-    The differences to `x + 1` are the guards of the model and of the blocks; `eager_blocks_s` is what a forward of the
-    blocks takes in eager.
+    The differences to `x + 1` are the costs of the guards of the model and of the blocks; `eager_blocks_s` is what a
+    forward of the blocks takes in eager.
     """
     settings = Settings(train=False)
     workload = find_workload(model)
@@ -117,7 +120,7 @@ def guard_overhead(contender: str, model: str = "bert", budget_s: float = 0.5) -
 
 
 def compile_with(contender: str, target: Any) -> Callable[..., Any]:
-    """`target` under the contender's capture with `replay` as its backend.
+    """Compile `target` with the contender's capture and `replay` as its backend.
 
     Raises:
         ValueError: the contender has no capture to measure.

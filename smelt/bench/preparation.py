@@ -1,4 +1,4 @@
-"""Makes models comparable: every tensor on the device, no dropout, no parameter that zeroes the gradients behind it."""
+"""Makes models comparable: all tensors on the device, no dropout, no zero parameters that stop gradients."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import nn
 
 
 def without_dropout(model: nn.Module) -> bool:
-    """Set every dropout probability of `model` to zero, in place; True if there was one above zero.
+    """Set every dropout probability of `model` to zero, in place; returns whether one was above zero.
 
-    Covers dropout modules and the float attributes (of modules and of their config) that libraries hand to
-    functional dropout and attention.
+    Covers dropout modules and the float attributes (of modules and of their config) that libraries pass to functional
+    dropout and attention.
     """
     found = False
     for module in model.modules():
@@ -28,10 +28,11 @@ def without_dropout(model: nn.Module) -> bool:
 
 
 def wake_parameters(model: nn.Module, deviation: float = 0.05) -> int:
-    """Give parameters that start at (nearly) zero small normal values, in place; returns how many there were.
+    """Set parameters that start at (nearly) zero to small normal values, in place; returns the number of these
+    parameters.
 
     Libraries initialize some layers with zeros: the last gain of a residual block, a head, biases. No gradient flows
-    through them, so gradients of the layers behind them could not be compared. Uses torch's seeded generator.
+    through them, so gradients of the layers before them could not be compared. Uses torch's seeded generator.
     """
     asleep = [parameter for parameter in model.parameters() if parameter.numel() and parameter.abs().max() < 1e-3]
     with torch.no_grad():
@@ -41,7 +42,7 @@ def wake_parameters(model: nn.Module, deviation: float = 0.05) -> int:
 
 
 def stabilize_statistics(model: nn.Module, run: Callable[[nn.Module], object]) -> int:
-    """Set the statistics of batch norms to the scale of their inputs, in place; returns how many there are.
+    """Set the statistics of batch norms to the scale of their inputs, in place; returns the number of these norms.
 
     With the statistics of a new model (mean 0, variance 1) activations of a deep model in eval mode grow until float32
     resolves only the largest of them. With the statistics of one batch, channels that hardly vary are divided by almost
@@ -71,9 +72,9 @@ def stabilize_statistics(model: nn.Module, run: Callable[[nn.Module], object]) -
 
 
 def move_attributes(model: nn.Module, device: str) -> int:
-    """Move the tensors that modules keep as plain attributes to `device`, in place; returns how many there were.
+    """Move the tensors that modules keep as plain attributes to `device`, in place; returns their number.
 
-    `Module.to` does not move them: tables that a constructor made and did not register as buffers.
+    `Module.to` does not move them, for example tables that a constructor made and did not register as buffers.
     """
     plain = [
         (module, name, value)

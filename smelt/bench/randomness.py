@@ -1,4 +1,4 @@
-"""Equal random numbers on both sides of a comparison: seeds, and float64 draws that follow the float32 ones."""
+"""Equal random numbers on both sides of a comparison: seeds, and float64 draws that equal the float32 ones."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def random_states() -> list[Any]:
 
 
 class SingleDraws(TorchDispatchMode):
-    """Draws float64 random numbers as float32 ones, so that a float64 run follows a float32 run with the same seed.
+    """A mode that draws float64 random numbers as float32 ones, so that a float64 run follows a float32 run with the
+    same seed.
 
-    For float64, torch takes other and more bits from its generator. Here every random operator is called with float32
-    tensors and dtypes, and its results are converted to float64.
+    For float64, torch takes other and more bits from its generator. In this mode every random operator is called with
+    float32 tensors and dtypes, and its results are converted to float64.
     """
 
     def __torch_dispatch__(

@@ -1,4 +1,4 @@
-"""Files of results: dataclasses written as JSON and read again, with errors that say which value is wrong."""
+"""Files of results: writes dataclasses as JSON and reads them, with errors that name the value that is wrong."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ WORDS = {
 
 
 def write_dataclass(value: Any, path: Path) -> None:
-    """Write JSON, replacing the file in one step so that an interrupted run leaves a readable one."""
+    """Write JSON and replace the file atomically, so that an interrupted run leaves a readable file."""
     partial = path.with_name(path.name + ".part")
     partial.write_text(json.dumps(dataclasses.asdict(value), indent=1) + "\n")
     os.replace(partial, path)
 
 
 def file_to_resume(path: Path | None, resume: bool) -> Path | None:
-    """The file of the run to resume; None for a new run.
+    """Returns the file of the run to resume; None for a new run.
 
     Raises:
-        OptionError: there is nothing to resume, no such folder, or a file would be overwritten.
+        OptionError: there is no file to resume, the folder does not exist, or a file would be overwritten.
     """
     if path is None:
         if resume:
@@ -50,12 +50,12 @@ def file_to_resume(path: Path | None, resume: bool) -> Path | None:
 
 
 def read_dataclass(cls: type[T], data: Any, where: str) -> T:
-    """An instance of the dataclass `cls` from the dictionary `data`, with nested dataclasses.
+    """Make an instance of the dataclass `cls` from the dictionary `data`, with nested dataclasses.
 
     Fields that `data` lacks take their defaults.
 
     Raises:
-        ValueError: names `where` and the value that is missing, unknown or of another type.
+        ValueError: a value is missing, unknown or of another type; the message names it and `where`.
     """
     if not isinstance(data, dict):
         raise ValueError(f"{where} is {_shown(data)}, not an object")
@@ -70,7 +70,7 @@ def read_dataclass(cls: type[T], data: Any, where: str) -> T:
 
 
 def read_value(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the type `hint` wants it. Whole numbers are accepted where a number is wanted."""
+    """Convert `value` to the type `hint`. Integers are accepted where floating-point numbers are expected."""
     if hint is Any:
         return value
     if get_origin(hint) in (types.UnionType, Union):
@@ -87,7 +87,7 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
 
 
 def _read_items(hints: tuple[Any, ...], value: Any, where: str) -> Any:
-    """The values of a dictionary or the items of a list as the container's type arguments want them."""
+    """Convert the values of a dictionary or the items of a list to the container's type arguments."""
     if isinstance(value, dict):
         return {key: read_value(hints[1], item, f"{where} {key!r}") for key, item in value.items()}
     if isinstance(value, list):
@@ -96,6 +96,6 @@ def _read_items(hints: tuple[Any, ...], value: Any, where: str) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """A value for a message, cut to a few words."""
+    """Shorten a value to a few words for a message."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."

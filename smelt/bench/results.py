@@ -15,7 +15,7 @@ from smelt.bench.reading import read_dataclass, write_dataclass
 from smelt.bench.verdict import Verdict
 
 setting_of = operator.attrgetter("train", "precision", "device", "size", "mode", "dynamic", "optimizer")
-"""What a row, or the settings of a run, measured under; rows of different ones are never mixed."""
+"""Returns the setting under which a row, or a run, is measured; rows of different settings are never mixed."""
 
 STATUSES = ("pass", "fail_accuracy", "fail_compile", "fail_run", "eager_fails", "timeout", "skipped")
 
@@ -31,7 +31,7 @@ class Spread:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Spread:
-        """The spread of at least one measurement."""
+        """Returns the spread of at least one measurement."""
         if len(seconds) == 1:
             return cls(seconds[0], seconds[0], seconds[0], 1)
         low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
@@ -40,20 +40,21 @@ class Spread:
 
 @dataclass
 class Result:
-    """The figures of one contender in a row. Those that were not measured, or failed, are None; `error` says why.
+    """The figures of one contender in a row. Figures that were not measured, or failed, are None; `error` has the
+    reason.
 
-    cold_s: from the built model to the end of the first step, in a fresh process with empty caches: import of
-        the compiler, `compile()`, and one whole step. warm_s: the same in a second process that keeps the caches.
-    step: one step, interleaved with the other contenders in one process.
-    peak_mb: peak resident memory (MiB) of a fresh process over its whole life, with the caches of the cold start; on a
-        GPU, the peak of memory that torch's allocator handed out. steady_peak_mb: the same from the second step on (a
-        replayed CUDA graph allocates nothing, so that only peak_mb counts its memory). reserved_mb: what the allocator
-        had taken from a GPU at most. tensors_mb: the most that tensors took in a later step, parameters and gradients
-        included, without other memory of the process.
-    counts: what the compiler counted: `graphs`, `breaks`, `break_reasons` (times by reason), `ops` captured,
-        `fallbacks` (frames that ran in eager because of a compiler error), `extern_ops` (calls by ATen operator that
-        the compiled program hands back to torch), `eager_ops` (calls by operator that torch makes in one step, see
-        `Stepper.eager_operators`), `compile_s` and `stage_s` (seconds by stage).
+    cold_s: seconds from the built model to the end of the first step, in a fresh process with empty caches: import of
+        the compiler, `compile()`, and one whole step. warm_s: the same in a second process that keeps the caches. step:
+        seconds of one step, interleaved with the other contenders in one process. peak_mb: peak resident memory (MiB)
+        of a fresh process over its whole life, with the caches of the cold start; on a GPU, the peak of memory that
+        torch's allocator handed out. steady_peak_mb: the same from the second step on (a replayed CUDA graph allocates
+        nothing, so that only peak_mb counts its memory). reserved_mb: the largest memory that the allocator had taken
+        from a GPU. tensors_mb: the largest memory of tensors in a later step, parameters and gradients included,
+        without other memory of the process. counts: values that the compiler counted: `graphs`, `breaks`,
+        `break_reasons` (times by reason), `ops` captured, `fallbacks` (frames that ran in eager because of a compiler
+        error), `extern_ops` (number of calls by ATen operator that the compiled program leaves to torch), `eager_ops`
+        (number of calls by operator that torch makes in one step, see `Stepper.eager_operators`), `compile_s` and
+        `stage_s` (seconds by stage).
     """
 
     contender: str
@@ -71,19 +72,18 @@ class Result:
     counts: dict[str, Any] = field(default_factory=dict)
 
     def fail(self, status: str, error: str) -> None:
-        """Keep the first failure; later ones follow from it."""
+        """Record the first failure; later failures follow from it and are ignored."""
         if self.status == "pass":
             self.status, self.error = status, error
 
 
 @dataclass
 class Row:
-    """One model under one setting, and every contender's result.
+    """The results of all contenders on one model under one setting.
 
-    optimizer: of a training step; `none`: forward and backward alone.
-    side_by_side: how many contenders started at a time. Above 1, starts of a row disturbed each other.
-    dropout: how the comparison dealt with it: `none` (the model has none), `off`, or `eager_rng` (the same random
-        numbers as eager).
+    optimizer: the optimizer of a training step; `none`: only forward and backward. side_by_side: number of contenders
+    that started at the same time. Above 1, starts of a row disturbed each other. dropout: treatment of dropout in the
+    comparison: `none` (the model has none), `off`, or `eager_rng` (the same random numbers as eager).
     """
 
     model: str
@@ -106,7 +106,7 @@ class Row:
         return any("out of memory" in (result.error or "").lower() for result in self.results.values())
 
     def rate(self) -> None:
-        """Fill in each contender's speed-up over eager: ratio of median steps."""
+        """Compute each contender's speed-up over eager: the ratio of median steps."""
         base = self.results.get("eager")
         for result in self.results.values():
             if base and base.step and result.step:
@@ -115,7 +115,7 @@ class Row:
 
 @dataclass
 class Benchmark:
-    """A whole run: rows, the command that made them, and the machine."""
+    """The results of a whole run: rows, the command line, and the machine."""
 
     command: str
     machine: dict[str, Any] = field(default_factory=dict)
@@ -123,15 +123,15 @@ class Benchmark:
     rows: list[Row] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
-        """Write JSON, replacing the file in one step so that an interrupted run leaves a readable one."""
+        """Write JSON and replace the file atomically, so that an interrupted run leaves a readable file."""
         write_dataclass(self, path)
 
     @classmethod
     def load(cls, path: Path) -> Benchmark:
-        """Read a file of `save`, also of a version without the newer fields.
+        """Read a file that `save` wrote, also an older version without the newer fields.
 
         Raises:
-            SmeltError: a file that cannot be read or holds something else; says what is wrong and what to try.
+            SmeltError: the file cannot be read or is no benchmark; the message says what to try.
         """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
@@ -153,7 +153,7 @@ class Benchmark:
 
 
 OTHER_FILES = {"overhead": "the cost of a call", "problems": "shares of the memory's bandwidth"}
-"""What other files of `smelt bench` hold, by a key that they have."""
+"""Content of the other files of `smelt bench`, by a key that identifies each."""
 
 FROM_RUN = "give a file that `smelt bench MODEL... --json FILE` wrote; update smelt if it is of a newer version"
 

@@ -1,4 +1,4 @@
-"""A whole benchmark run: rows in fresh processes, a live table, and a JSON file that is rewritten after each row."""
+"""Runs a whole benchmark: rows in fresh processes, a live table, and a JSON file that is rewritten after each row."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ class Run:
     """The settings of a run.
 
     Args:
-        contenders: eager first, the judged one last.
+        contenders: names of the contenders: eager first, the judged one last.
         command: the command line, kept with the results.
         json_file: where the results are kept, rewritten after every row.
-        jobs: rows measured at the same time. Each gets an equal share of the cores; steps are timed one row at a time.
-            Rows for which the others leave too little memory are measured again at the end, one by one.
+        jobs: number of rows that are measured at the same time. Each gets an equal share of the cores; steps are timed
+            one row at a time. Rows that run out of memory because of the others are measured a second time at the end,
+            one by one.
         resume: continue the run in `json_file`.
         explicit: names of the settings that override a workload's own defaults.
-        seconds: the run ends after so many and keeps its complete rows.
+        seconds: maximum duration of the run, which keeps its complete rows.
     """
 
     workloads: Sequence[Workload]
@@ -57,7 +58,7 @@ class Run:
     seconds: float | None = None
 
     def settings_of(self, workload: Workload) -> Settings:
-        """The settings of one row, with the threads that it may use."""
+        """Returns the settings of one row, with the number of threads that it may use."""
         own = {name: value for name, value in workload.defaults.items() if name not in self.explicit}
         threads = max(1, usable_cores() // self.jobs) if self.jobs > 1 else self.settings.threads
         wanted = dataclasses.replace(self.settings, **own, threads=threads)
@@ -65,17 +66,17 @@ class Run:
         return dataclasses.replace(wanted, precision="fp32") if unable else wanted
 
     def replaced(self) -> list[str]:
-        """The rows that run in fp32 because eager cannot run the requested precision, with the reason."""
+        """Returns the rows that run in fp32 because eager cannot run the requested precision, with the reason."""
         asked = self.settings
         reasons = [(each.key, each.why_not(asked.precision, asked.device)) for each in self.workloads]
         return [f"{key} runs in fp32, since eager fails in {asked.precision}: {why}" for key, why in reasons if why]
 
 
 def run_benchmark(run: Run, console: Console, measure: Measure | None = None) -> Benchmark:
-    """Measure every workload, showing and saving each row as it ends. Ctrl-C ends the run and keeps its rows.
+    """Measure every workload, showing and saving each row when it ends. Ctrl-C ends the run and keeps its rows.
 
     Raises:
-        OptionError: the JSON file exists and is not to be resumed, or holds rows of other settings.
+        OptionError: the JSON file exists and is not to be resumed, or contains rows of other settings.
     """
     settings = {workload.key: run.settings_of(workload) for workload in run.workloads}
     benchmark = start_benchmark(run)
@@ -114,13 +115,13 @@ def run_benchmark(run: Run, console: Console, measure: Measure | None = None) ->
 
 
 def title_of(settings: Sequence[Settings]) -> str:
-    """The settings of a run, all values of each: `training, amp/tf32, cuda`."""
+    """Describe the settings of a run, all values of each, such as `training, amp/tf32, cuda`."""
     shown = (("training" if each.train else "inference", each.precision, each.device) for each in settings)
     return ", ".join("/".join(dict.fromkeys(values)) for values in zip(*shown, strict=True))
 
 
 def start_benchmark(run: Run) -> Benchmark:
-    """An empty benchmark, or the one that is resumed.
+    """Returns an empty benchmark, or the saved benchmark that is resumed.
 
     Raises:
         OptionError: see `run_benchmark`.
@@ -135,7 +136,7 @@ def start_benchmark(run: Run) -> Benchmark:
     known = {workload.key: workload for workload in run.workloads}
     for row in old.rows:
         workload = known.get(f"{row.suite}/{row.model}")
-        if workload is None:  # another part of a suite
+        if workload is None:  # the row belongs to another selection of models
             settings, same = run.settings, set(row.results) <= set(run.contenders)
         else:
             settings = run.settings_of(workload)
@@ -150,12 +151,12 @@ def start_benchmark(run: Run) -> Benchmark:
 
 
 def physical_memory_mb() -> float:
-    """Memory of the machine in MiB."""
+    """Returns the memory of the machine in MiB."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
 
 
 def _overhead_cells(found: dict[str, float]) -> list[str]:
-    """What `overhead` measured, in the order of the table's columns."""
+    """Format the figures of `overhead` in the order of the table's columns."""
 
     def shown(key: str) -> str:
         best, median = found.get(f"{key}_s"), found.get(f"{key}_median_s")
@@ -173,7 +174,7 @@ def _overhead_cells(found: dict[str, float]) -> list[str]:
 def run_overhead(
     contenders: Sequence[str], guards: bool, command: str, console: Console, json_file: Path | None = None
 ) -> dict[str, dict[str, float]]:
-    """Measure each contender in a process of its own, print a table, keep the seconds in `json_file`."""
+    """Measure each contender in a separate process, print a table, and write the seconds to `json_file`."""
     found: dict[str, dict[str, float]] = {}
     failed: list[str] = []
     columns = ["x + 1", "of eager", "x + 1, empty graph", "BERT-base, empty graph", "its guards"]

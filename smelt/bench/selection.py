@@ -19,12 +19,12 @@ class Selection:
     """The command line's selection of models.
 
     Args:
-        names: models by name, in any mode.
+        names: names of models.
         suite: one of the suites, `all` or `baselines`.
-        only: a regular expression; the models of the suite whose SUITE/NAME it matches anywhere.
+        only: a regular expression, searched in SUITE/NAME: the models of the suite that match are selected.
         size: `cpu` or `full`.
         sample: number of models drawn from each suite, by `seed`.
-        shard: `I/N`, the I-th of N parts, counted from 1.
+        shard: `I/N`, the I-th of N shards, counted from 1.
     """
 
     names: tuple[str, ...] = ()
@@ -37,11 +37,11 @@ class Selection:
 
 
 def select(selection: Selection) -> list[Workload]:
-    """The workloads of a selection.
+    """Returns the workloads of a selection.
 
     Raises:
-        OptionError: an unknown model, suite or size; a pattern or shard that is malformed or selects nothing; neither
-            models nor a suite given; a sample larger than a suite.
+        OptionError: a model, suite or size is unknown; a pattern or shard is malformed or selects nothing; neither
+            models nor a suite are given; a sample is larger than a suite.
     """
     named = [known_workload(name, selection.size) for name in selection.names]
     found = [dataclasses.replace(each, modes=()) for each in named]
@@ -57,7 +57,7 @@ def select(selection: Selection) -> list[Workload]:
 
 
 def of_suite(suite: str, selection: Selection) -> list[Workload]:
-    """The chosen models of a suite; see `select`."""
+    """Returns the selected models of a suite; see `select`."""
     try:
         pattern = re.compile(selection.only or "")
     except re.error as error:
@@ -70,12 +70,12 @@ def of_suite(suite: str, selection: Selection) -> list[Workload]:
 
 
 def sample(workloads: Sequence[Workload], number: int, seed: int) -> list[Workload]:
-    """`number` models of each suite, in the order of the suites.
+    """Draw `number` models of each suite; returns them in the order of the suites.
 
     The sample of a suite depends only on the seed and the suite's models, not on other suites.
 
     Raises:
-        OptionError: a suite has fewer models.
+        OptionError: a suite has fewer than `number` models.
     """
     drawn: set[str] = set()
     for suite in dict.fromkeys(each.suite for each in workloads):
@@ -87,10 +87,10 @@ def sample(workloads: Sequence[Workload], number: int, seed: int) -> list[Worklo
 
 
 def shard_of(workloads: Sequence[Workload], shard: str) -> list[Workload]:
-    """Every N-th model from the I-th on, so that shards are alike.
+    """Returns every N-th model from the I-th on, so that shards are similar.
 
     Raises:
-        OptionError: not of the form I/N, or an empty shard.
+        OptionError: `shard` is not of the form I/N, or the shard is empty.
     """
     match = re.fullmatch(r"(\d+)/(\d+)", shard)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):

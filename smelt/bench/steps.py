@@ -1,4 +1,4 @@
-"""One training or inference step of one contender, as a callable; every contender gets the same start."""
+"""Runs one training or inference step of one contender; every contender starts from the same state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from smelt.bench.workload import Batch, Settings, Workload
 
 
 def build_model(workload: Workload, settings: Settings) -> nn.Module:
-    """The workload's model with seeded weights, on its device, in train or eval mode."""
+    """Build the workload's model with seeded weights, on its device, in train or eval mode."""
     torch.manual_seed(settings.seed)
     model = workload.build().to(settings.device).train(settings.train)
     move_attributes(model, settings.device)
@@ -25,13 +25,13 @@ def build_model(workload: Workload, settings: Settings) -> nn.Module:
 
 
 def build_batch(workload: Workload, settings: Settings) -> Batch:
-    """The workload's seeded batch on its device."""
+    """Make the workload's seeded batch on its device."""
     torch.manual_seed(settings.seed + 1)
     return workload.batch().to(torch.device(settings.device))
 
 
 def precision(settings: Settings) -> contextlib.AbstractContextManager[Any]:
-    """The autocast region of a forward pass, or nothing."""
+    """Returns the autocast context of a forward pass, or a context without effect."""
     if settings.precision == "amp":
         return torch.autocast(torch.device(settings.device).type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
@@ -40,7 +40,7 @@ def precision(settings: Settings) -> contextlib.AbstractContextManager[Any]:
 def use_tf32(settings: Settings) -> None:
     """Switch TF32 on or off in this process, in products and convolutions, for every contender.
 
-    Under autocast it is on, as in most training programs: little is left in float32 there.
+    Under autocast TF32 is on, as in most training programs, where few operations run in float32.
     """
     allowed = settings.precision != "fp32"
     torch.set_float32_matmul_precision("high" if allowed else "highest")
@@ -48,7 +48,7 @@ def use_tf32(settings: Settings) -> None:
 
 
 class NoUpdate:
-    """Takes the place of an optimizer where only forward and backward are measured: it drops the gradients."""
+    """Replaces the optimizer if only forward and backward are measured: drops the gradients."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
         self.parameters = list(parameters)
@@ -70,10 +70,10 @@ OPTIMIZERS: dict[str, Any] = {
 
 
 class Stepper:
-    """One contender's own model, optimizer and compiled callable. A call does one step and waits for its end.
+    """One contender's model, optimizer and compiled callable. A call makes one step and waits for its end.
 
     A training step is forward, loss, backward, the optimizer and zero_grad; an inference step is forward without
-    gradients. Contenders get the model, or (`whole_step`) all of the step.
+    gradients. A contender compiles the model, or (`whole_step`) the whole step.
     """
 
     def __init__(self, workload: Workload, model: nn.Module, batch: Batch, settings: Settings) -> None:
@@ -84,7 +84,7 @@ class Stepper:
         self.step: Callable[[], Tensor] = self._step
 
     def compile(self, prepare: Prepare) -> Stepper:
-        """Hand the model to the contender. Compilation itself usually waits for the first step."""
+        """Let the contender compile the model. Compilation itself usually waits for the first step."""
         if self.settings.train and getattr(prepare, "whole_step", False):
             self.call, self.step = self.model, prepare(self._step, self.settings)  # type: ignore[arg-type]
         else:
@@ -97,7 +97,7 @@ class Stepper:
         return value
 
     def launch(self) -> Tensor:
-        """One step without waiting for a GPU; its loss."""
+        """Make one step without waiting for a GPU; returns its loss."""
         if self.settings.train:
             return self.step().detach()
         with torch.no_grad():
@@ -111,10 +111,12 @@ class Stepper:
         return loss
 
     def eager_operators(self) -> dict[str, int]:
-        """Calls by ATen operator that torch itself makes in one more step (without the optimizer's).
+        """Returns the number of calls by ATen operator that torch itself makes in one more step (without the
+        optimizer's).
 
         Operators that only allocate, move or view memory are left out, and those for which compilers call library
-        kernels, too (products, convolutions, attention). A compiler should have captured the others.
+        kernels, too (products, convolutions, attention). A compiler is expected to have captured the remaining
+        operators.
         """
         with torch.autograd.profiler.profile() as profile:
             if self.step != self._step:
@@ -129,7 +131,7 @@ class Stepper:
         return {name: number for name, number in names.most_common() if _counts(name)}
 
     def forward(self) -> Tensor:
-        """The loss of the batch under the contender's callable."""
+        """Returns the loss of the batch, computed by the contender's callable."""
         with precision(self.settings):
             return self.workload.loss(self.call(*self.batch.args, **self.batch.kwargs), self.batch)
 
@@ -141,13 +143,13 @@ MEMORY = frozenset(
     "is_same_size slice_backward select_backward resolve_conj resolve_neg "
     "_indices _values indices values coalesce sparse_coo_tensor _sparse_coo_tensor_unsafe".split()
 )
-"""Operators, without their trailing underscore, that make, move or view memory."""
+"""Names of operators, without their trailing underscore, that make, move or view memory."""
 
 PRODUCTS = frozenset("mm addmm bmm baddbmm matmul linear".split())
-"""Products of matrices."""
+"""Names of operators that multiply matrices."""
 
 OTHERS = ("empty", "new_", "as_strided", "conv", "_conv", "scaled_dot_product", "_scaled_dot_product", "_local_scalar")
-"""Beginnings of the names of more of both kinds: convolutions, attention, ways to make memory."""
+"""Prefixes of the names of further operators of both kinds: convolutions, attention, ways to make memory."""
 
 
 def _counts(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Benchmark results as tables, for the terminal (rich) and for Markdown files, from the same cells."""
+"""Formats benchmark results as tables for the terminal (rich) and for Markdown files, from the same cells."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEFT = {"model", "contender", "verdict"}
 
 
 def cells(row: Row, result: Result) -> tuple[str, ...]:
-    """One line of the table; an empty cell is a figure that was not measured."""
+    """Returns the cells of one line; an empty cell is a figure that was not measured."""
     step = result.step
     return (
         row.model,
@@ -48,18 +48,18 @@ def cells(row: Row, result: Result) -> tuple[str, ...]:
 
 
 def spread_text(result: Result) -> str:
-    """Half the distance between the quartiles of the steps, as a share of their median."""
+    """Format half the distance between the quartiles of the steps, as a share of their median."""
     step = result.step
     return f"{50 * (step.high - step.low) / step.median:.0f}%" if step else ""
 
 
 def error_text(result: Result) -> str:
-    """The worst tensor's error as a multiple of eager's own."""
+    """Format the worst tensor's error as a multiple of eager's own."""
     return f"{result.accuracy.ratio:.1f}x" if result.accuracy else ""
 
 
 def graphs_text(result: Result) -> str:
-    """Graphs, and in brackets graph breaks."""
+    """Format the number of graphs, with the number of graph breaks in brackets."""
     counts = result.counts
     return f"{counts['graphs']} ({counts.get('breaks', 0)})" if counts.get("graphs") is not None else ""
 
@@ -69,11 +69,11 @@ def _number(value: float | None, digits: int) -> str:
 
 
 NARROW = ("contender", "cold s", "warm s", "step ms", "±", "eager", "MiB", "error", "graphs", "verdict")
-"""The terminal's heads: HEADS without the model, which has a line of its own, short enough for 80 columns."""
+"""Heads of the terminal's table: HEADS without the model, which has a separate line; short enough for 80 columns."""
 
 
 def results_table(rows: Sequence[Row], title: str = "", busy: tuple[str, str, str] | None = None) -> Table:
-    """Every result so far; `busy` = (model, contender, phase) names the current measurement."""
+    """Make a table of every result so far; `busy` = (model, contender, phase) is the current measurement."""
     title = f"{title}: {', '.join(busy)} ..." if busy else title
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for head in NARROW:
@@ -92,7 +92,7 @@ def results_table(rows: Sequence[Row], title: str = "", busy: tuple[str, str, st
 
 
 def compact_table(rows: Sequence[Row]) -> Table:
-    """One line for each model: the last contender is judged, the others are its rivals."""
+    """Make a table with one line for each model: the last contender is judged, the others are compared with it."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     names = list(dict.fromkeys(name for row in rows for name in row.results))
     judged = list(rows[0].results)[-1:] if rows else []
@@ -107,7 +107,7 @@ def compact_table(rows: Sequence[Row]) -> Table:
 
 
 def _compact_cells(row: Row, compared: Sequence[str]) -> list[str]:
-    """The cells of a model's line; `compared`: the contenders whose speed is shown."""
+    """Returns the cells of a model's line; `compared`: the contenders whose speed is shown."""
     eager, ours = row.results.get("eager"), list(row.results.values())[-1]
     memory = ours.peak_mb / eager.peak_mb if eager and eager.peak_mb and ours.peak_mb else None
     return [
@@ -123,7 +123,7 @@ def _compact_cells(row: Row, compared: Sequence[str]) -> list[str]:
 
 
 def one_line(row: Row) -> str:
-    """A row for a log: each contender's median step, speed-up, start and peak, or what became of it."""
+    """Format a row for a log: each contender's median step, speed-up, start and peak, or its failure."""
     entries = []
     for name, result in row.results.items():
         figures = [
@@ -140,7 +140,7 @@ def one_line(row: Row) -> str:
 
 
 def _speed(result: Result) -> str:
-    """The speed-up over eager; of a contender that has not passed, in red."""
+    """Format the speed-up over eager, in red for a contender that has not passed."""
     number = _number(result.speedup, 2)
     return number if result.status == "pass" else f"[red]{number or '-'}[/]"
 
@@ -150,7 +150,7 @@ def _verdict(result: Result) -> str:
 
 
 def totals(rows: Sequence[Row]) -> str:
-    """How many rows ended how, for each contender, and the geometric mean of its speed-up over eager."""
+    """Returns the number of rows by status for each contender, and the geometric mean of its speed-up over eager."""
     lines = []
     for name in dict.fromkeys(name for row in rows for name in row.results):
         results = [row.results[name] for row in rows if name in row.results]
@@ -164,7 +164,9 @@ def totals(rows: Sequence[Row]) -> str:
 
 
 def _tensors(rows: Sequence[Row], name: str) -> str:
-    """The memory of this contender's tensors beside eager's, where it was measured: in the middle and at worst."""
+    """Describe the memory of this contender's tensors relative to eager's, where it was measured: the median and the
+    maximum.
+    """
     shares = {}
     for row in rows:
         eager, own = row.results.get("eager"), row.results.get(name)
@@ -179,7 +181,7 @@ def _tensors(rows: Sequence[Row], name: str) -> str:
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """One line for each result that is not `pass`, with its reason."""
+    """Returns one line for each result that is not `pass`, with its reason."""
     return [
         f"{row.model}, {result.contender}: {result.status}: {' '.join((result.error or '').split())[:300]}"
         for row in rows
@@ -189,7 +191,7 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 
 def markdown(benchmark: Benchmark) -> str:
-    """The run as a Markdown section: table, failures, command, machine."""
+    """Format the run as a Markdown section: table, failures, command, machine."""
     lines = ["| " + " | ".join(HEADS) + " |", "|" + "|".join("---" if h in LEFT else "---:" for h in HEADS) + "|"]
     for row in benchmark.rows:
         lines += ["| " + " | ".join(cells(row, result)) + " |" for result in row.results.values()]
@@ -199,12 +201,12 @@ def markdown(benchmark: Benchmark) -> str:
 
 
 def describe(benchmark: Benchmark) -> str:
-    """One sentence on machine and versions."""
+    """Describe machine and versions in one sentence."""
     return f"{describe_machine_line(benchmark.machine)}; {benchmark.started}"
 
 
 def describe_machine_line(machine: Mapping[str, Any]) -> str:
-    """What `describe_machine` found, in one line."""
+    """Format the result of `describe_machine` in one line."""
     packages = ", ".join(f"{name} {version}" for name, version in machine.get("packages", {}).items())
     gpus = f", {', '.join(machine['gpus'])}" if machine.get("gpus") else ""
     gpus += "".join(f", {name} {version}" for name, version in machine.get("cuda", {}).items())

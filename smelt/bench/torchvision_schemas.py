@@ -1,4 +1,4 @@
-"""Bench and tests: makes torchvision's Python part (timm and transformers import it) load beside any torch build.
+"""Used by bench and tests: lets torchvision's Python modules, which timm and transformers import, load with any torch.
 
 torchvision registers fake kernels for two of its compiled operators when it is imported. Where its
 binary part does not match the installed torch (a CPU-only torch with the registry's CUDA build), the
@@ -19,13 +19,13 @@ SCHEMAS = (
 )
 
 _libraries: list[torch.library.Library] = []
-"""Keeps the definitions alive: a library takes its operators along when it is collected."""
+"""Keeps the definitions alive: a library removes its operators when it is collected."""
 
 
 def define_torchvision_schemas() -> None:
     """Define `torchvision::nms` and `torchvision::qnms` unless torchvision is loaded or already has them.
 
-    Call it before the first import of torchvision, timm or transformers. Calling it again does nothing.
+    Call it before the first import of torchvision, timm or transformers. A second call does nothing.
     """
     if _libraries or "torchvision" in sys.modules or _binary_part_loads():
         return
@@ -36,7 +36,9 @@ def define_torchvision_schemas() -> None:
 
 
 def _binary_part_loads() -> bool:
-    """Load torchvision's compiled operators if they fit this torch (also true where torchvision is absent)."""
+    """Load torchvision's compiled operators if they fit this torch; returns True also if torchvision is not
+    installed.
+    """
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
         return True

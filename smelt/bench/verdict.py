@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 FACTOR = 4.0
-"""How many times eager's own error is accepted."""
+"""Factor on eager's own error up to which an error is accepted."""
 
 VALUES = " where eager has "
-"""Part of every failure about values, and not of those about missing tensors or their kinds."""
+"""Text that every failure about values contains, and failures about missing tensors or their kinds do not."""
 
 Tensors = dict[str, Tensor | None]
 
@@ -59,11 +59,12 @@ def judge(
     widening: float = 1.0,
     nudged: Sequence[Mapping[str, float]] = (),
 ) -> Verdict:
-    """Compare the contender's tensors with the float64 reference, by eager's error. See the module's formula.
+    """Compare the contender's tensors with the float64 reference, relative to eager's error, by the formula in the
+    module's docstring.
 
     Args:
-        floor: the relative error of a tensor that is always accepted.
-        widening: a factor on the yardstick.
+        floor: relative error of a tensor that is always accepted.
+        widening: factor on the yardstick.
         nudged: the errors of further runs of eager, see `distances`.
     """
     verdict = Verdict(ok=True, tensors=len(reference))
@@ -92,7 +93,7 @@ def _judge_group(
     sizes = {name: float(reference.norm()) for name, (reference, _, _) in usable.items()}
     relative = math.hypot(*errors.values()) / (math.hypot(*sizes.values()) or 1.0)
     if usable:
-        verdict.noise = relative  # the last group's stays: the gradients, where there are any
+        verdict.noise = relative  # the value of the last group remains: of the gradients, if there are any
     share = max(floor / FACTOR, relative)
     spreads = _spreads(errors, {name: reference.numel() for name, (reference, _, _) in usable.items()})
     for name, (reference, _, actual) in usable.items():
@@ -107,7 +108,9 @@ def _judge_group(
 
 
 def _comparable(verdict: Verdict, tensors: Mapping[str, tuple[Tensor | None, ...]]) -> dict[str, tuple[Tensor, ...]]:
-    """The tensors whose values can be compared, in twice the precision; the others that differ fail the verdict."""
+    """Returns the tensors whose values can be compared, in twice the precision; other tensors that differ fail the
+    verdict.
+    """
     found: dict[str, tuple[Tensor, ...]] = {}
     for name, (reference, expected, actual) in tensors.items():
         if reference is None or expected is None or actual is None:
@@ -124,12 +127,14 @@ def _comparable(verdict: Verdict, tensors: Mapping[str, tuple[Tensor | None, ...
 
 
 def chance(elements: int) -> float:
-    """The factor by which the rounding errors of so many elements may differ by chance."""
+    """Returns the factor by which the rounding errors of `elements` elements may differ by chance."""
     return 1.0 + 4.0 / math.sqrt(max(1, elements))
 
 
 def _spreads(errors: Mapping[str, float], elements: Mapping[str, int]) -> dict[str, float]:
-    """Root mean square error per element, by module. Modules differ too much for one figure: gradients may explode."""
+    """Returns the root mean square error per element by module. Modules differ too much for one value: gradients may
+    explode.
+    """
     names: dict[str, list[str]] = {}
     for name in errors:
         names.setdefault(_module(name), []).append(name)
@@ -168,7 +173,9 @@ def _kind(tensor: Tensor | None) -> str:
 
 
 def distances(reference: Tensors, run: Tensors) -> dict[str, float]:
-    """By how much each tensor of a run is off; without those that are not there, not finite or of another shape."""
+    """Returns the error norm of each tensor of a run, without tensors that are missing, not finite or of
+    another shape.
+    """
     found = {}
     for name, exact in reference.items():
         other = run.get(name)

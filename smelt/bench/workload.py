@@ -1,4 +1,4 @@
-"""Workloads of the bench, as data: how to build a model, its inputs and its loss."""
+"""Workloads of the bench as data: how to build a model, its inputs and its loss."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from smelt.base.errors import SmeltError, unknown_name
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch: `model(*args, **kwargs)`, and the target where the model does not compute the loss."""
+    """One batch: the arguments of `model(*args, **kwargs)`, and the target if the model does not compute the loss."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     target: Tensor | None = None
 
     def to(self, target: torch.device | torch.dtype) -> Batch:
-        """The batch on another device, or with its floating point tensors in another dtype."""
+        """Returns the batch on another device, or with its floating point tensors in another dtype."""
 
         def move(value: Any) -> Any:
             if not isinstance(value, Tensor):
@@ -34,7 +34,7 @@ class Batch:
         return Batch(*pytree.tree_map(move, (self.args, dict(self.kwargs), self.target)))
 
     def clone(self) -> Batch:
-        """A copy, so that a model that writes into its inputs does not change those of the next run."""
+        """Returns a copy, so that a model that writes into its inputs does not change those of the next run."""
         values = self.args, dict(self.kwargs), self.target
         return Batch(*pytree.tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, values))
 
@@ -44,15 +44,15 @@ class Workload:
     """One row of a benchmark. `build` and `batch` draw from torch's seeded generator.
 
     Args:
-        name, suite, shape: what the row is called and what goes in.
-        needs: packages it needs.
+        name, suite, shape: names of the row and of its suite, and a description of the inputs.
+        needs: names of the packages that the workload needs.
         noise: relative error of eager's own float32 gradients that is known for this model.
-        draws: random operators other than dropout. A comparison needs eager's random numbers then.
+        draws: names of random operators other than dropout. With any, a comparison needs eager's random numbers.
         wake: whether a comparison may give parameters that start at zero other values.
-        note: what is odd about it.
-        defaults: settings by name that hold for this workload unless the user chose others.
-        modes: the compilers' modes that it is measured in; none named: any.
-        unable: precisions (`amp`, `amp on cuda`) in which eager cannot run it, with the reason. It runs in fp32 then.
+        note: remark on an unusual property.
+        defaults: settings by name that apply to this workload unless the user chose others.
+        modes: the compilers' modes in which it is measured; empty: any mode.
+        unable: precisions (`amp`, `amp on cuda`) in which eager cannot run it, with the reason. It then runs in fp32.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Workload:
         return f"{self.suite}/{self.name}"
 
     def why_not(self, precision: str, device: str) -> str | None:
-        """Why eager cannot run it in that precision, or None."""
+        """Returns the reason why eager cannot run the workload in that precision, or None."""
         return self.unable.get(precision) or self.unable.get(f"{precision} on {torch.device(device).type}")
 
     def missing(self) -> list[str]:
@@ -85,19 +85,19 @@ class Workload:
 
 
 class MissingPackages(SmeltError):
-    """A workload's optional packages are not installed: its row is skipped, not failed."""
+    """Raised when a workload's optional packages are not installed: its row is skipped, not failed."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a workload is run; the same for every contender of a row.
+    """The settings of a run of a workload, equal for every contender of a row.
 
     Args:
-        size: of the entries of the suites: `cpu` or `full`.
+        size: size of the entries of the suites: `cpu` or `full`.
         eager_rng: compilers draw the random numbers that eager draws (slower; for comparisons).
-        threads: torch's threads, or None for its own choice.
+        threads: number of torch's threads, or None for torch's own choice.
         precision: one of PRECISIONS.
-        optimizer: of a training step; `none`: forward and backward alone.
+        optimizer: the optimizer of a training step; `none`: only forward and backward.
     """
 
     train: bool = True
@@ -124,4 +124,4 @@ class Settings:
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
 PRECISIONS = ("fp32", "tf32", "amp")
-"""fp32; the same with TF32 in products and convolutions; bfloat16 autocast around the forward pass."""
+"""fp32; fp32 with TF32 in products and convolutions; bfloat16 autocast around the forward pass."""

@@ -1,4 +1,4 @@
-"""The named models of the README table and tiny ones for tests; `find_workload` makes a name a workload."""
+"""The named models of the README table and tiny ones for tests; `find_workload` returns the workload of a name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from smelt.bench.workload import Batch, MissingPackages, Workload
 
 
 def token_batch(batch: int, length: int, vocabulary: int, classes: int | None = None) -> Callable[[], Batch]:
-    """Token ids of shape (batch, length); labels are classes of shape (batch,), or the tokens themselves."""
+    """Returns a function that makes token ids of shape (batch, length); labels are classes of shape (batch,), or the
+    tokens.
+    """
 
     def make() -> Batch:
         tokens = torch.randint(0, vocabulary, (batch, length))
@@ -27,7 +29,9 @@ def token_batch(batch: int, length: int, vocabulary: int, classes: int | None = 
 
 
 def image_batch(batch: int, size: int, classes: int, channels: int = 3) -> Callable[[], Batch]:
-    """Images of shape (batch, channels, size, size) and target classes of shape (batch,)."""
+    """Returns a function that makes images of shape (batch, channels, size, size) and target classes of shape
+    (batch,).
+    """
 
     def make() -> Batch:
         images = torch.randn(batch, channels, size, size)
@@ -37,19 +41,19 @@ def image_batch(batch: int, size: int, classes: int, channels: int = 3) -> Calla
 
 
 def tiny_mlp() -> nn.Module:
-    """Products, a normalisation, dropout and an activation."""
+    """Build a model with products, a normalisation, dropout and an activation."""
     layers = nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 4)
     return nn.Sequential(*layers)
 
 
 def tiny_conv() -> nn.Module:
-    """A convolution with batch statistics, which forward changes."""
+    """Build a convolution with batch statistics, which forward changes."""
     head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
     return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), *head)
 
 
 def vector_batch() -> Batch:
-    """Vectors of shape (8, 16) and target classes of shape (8,)."""
+    """Make vectors of shape (8, 16) and target classes of shape (8,)."""
     return Batch(args=(torch.randn(8, 16),), target=torch.randint(0, 4, (8,)))
 
 
@@ -111,14 +115,14 @@ WORKLOADS: dict[str, Workload] = {
 
 
 def find_workload(name: str, size: str = "cpu") -> Workload:
-    """The workload of that name: a named one, or an entry of the suites (`resnet18` or `torchbench/resnet18`).
+    """Returns the workload of a name: a named model, or an entry of the suites (`resnet18` or `torchbench/resnet18`).
 
     Args:
         size: `cpu` or `full`, for an entry of the suites.
 
     Raises:
-        OptionError: no such name (lists the nearest), or no such size.
-        MissingPackages: it needs packages that are not installed.
+        OptionError: the name (the message lists the nearest) or the size is unknown.
+        MissingPackages: the workload needs packages that are not installed.
     """
     workload = known_workload(name, size)
     if missing := workload.missing():
@@ -127,10 +131,10 @@ def find_workload(name: str, size: str = "cpu") -> Workload:
 
 
 def known_workload(name: str, size: str = "cpu") -> Workload:
-    """The workload of that name, whether or not its packages are installed.
+    """Returns the workload of that name, whether or not its packages are installed.
 
     Raises:
-        OptionError: no such name (lists the nearest), or no such size.
+        OptionError: the name (the message lists the nearest) or the size is unknown.
     """
     suite, _, entry = name.rpartition("/")
     if entry in WORKLOADS and suite in ("", WORKLOADS[entry].suite):

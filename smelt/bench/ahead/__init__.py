@@ -1,1 +1,1 @@
-"""The first step of a model from an artefact, beside eager's."""
+"""Measures the first step of a model that is loaded from an artefact, and eager's first step."""

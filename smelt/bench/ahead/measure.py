@@ -1,4 +1,4 @@
-"""`smelt bench aot`: the first step of a model from an artefact and eager's, alternately, in fresh processes."""
+"""`smelt bench aot`: measures a model's first step from an artefact and in eager, alternately, in fresh processes."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from smelt.bench.workload import Settings, Workload
 from smelt.bench.workloads import find_workload
 
 FILE = "SMELT_BENCH_ARTEFACT"
-"""Where the processes that are measured find the artefact."""
+"""Environment variable with the path of the artefact, for the measured processes."""
 
 LOADED = "smelt.bench.ahead.measure:loaded"
-"""The contender that loads it."""
+"""Name of the contender that loads the artefact."""
 
 GOAL = 1.5
-"""How many times eager's first step that of an artefact may take."""
+"""Maximum ratio of the first step from an artefact to eager's first step."""
 
 
 def loaded(model: nn.Module, settings: Settings) -> Any:
-    """The contender: smelt is imported, the artefact read and applied; all of that is part of its start."""
+    """The contender that imports smelt, reads the artefact and applies it to `model`; its start includes all three."""
     return load_compiler().load(os.environ[FILE]).apply(model)
 
 
 def save(model: str, settings: Settings) -> dict[str, Any]:
-    """Make the artefact of a workload's step, without running the model."""
+    """Make and save the artefact of a workload's step without running the model; returns its seconds and bytes."""
     workload = find_workload(model, settings.size)
     built, batch = build_model(workload, settings), build_batch(workload, settings)
     compiler = load_compiler()
@@ -86,7 +86,9 @@ def run_ahead(
 
 
 def _measure(workload: Workload, settings: Settings, rounds: int) -> dict[str, Any] | Failure:
-    """Seconds of each start. Each start from the artefact has an empty cache."""
+    """Measure all starts; returns seconds by contender, or a Failure. Each start from the artefact has an empty
+    cache.
+    """
     with tempfile.TemporaryDirectory(prefix="smelt-bench-ahead-") as name, Server(workload.needs) as server:
         given = {FILE: str(Path(name) / "model.smelt")}
 
@@ -98,7 +100,7 @@ def _measure(workload: Workload, settings: Settings, rounds: int) -> dict[str, A
         if isinstance(made, Failure):
             return made
         seconds: dict[str, list[float]] = {"eager": [], LOADED: []}
-        for number in range(rounds + 1):  # the first round brings files into memory
+        for number in range(rounds + 1):  # the first round is dropped: it only brings files into memory
             for contender in seconds:
                 value = task({"task": "start", "contender": contender, "steps": 0}, f"empty{number}")
                 if isinstance(value, Failure):

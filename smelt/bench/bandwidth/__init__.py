@@ -1,1 +1,1 @@
-"""`smelt bench bandwidth`: programs that do little but move memory, as a share of what copying reaches."""
+"""`smelt bench bandwidth`: programs limited by memory bandwidth, measured as a share of the speed of a copy."""

@@ -17,22 +17,24 @@ from smelt.bench.verdict import Tensors, judge
 from smelt.bench.workload import Settings
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-"""The dtypes of matrices, by name."""
+"""Dtype of the matrices by name."""
 
 FLOOR = {"bf16": 2e-2, "fp16": 2e-3, "fp32": 1e-5}
-"""The relative error that is always accepted, by dtype."""
+"""Relative error that is always accepted, by name of the dtype."""
 
 BURST = 20
-"""Calls in a row on a GPU."""
+"""Number of consecutive calls per measurement on a GPU."""
 
 AHEAD = 0.03
-"""Seconds that the GPU is held up before these, so that the program is ahead of it and only the kernels count."""
+"""Seconds for which the GPU is delayed before these calls: all are queued when it begins, so that only kernels are
+timed.
+"""
 
 WARMUP = 3
 
 
 def measure_copy(device: str, rounds: int = 15) -> float:
-    """Bytes a second, read and written, of a copy between two large tensors on the device."""
+    """Measure a copy between two large tensors on the device; returns bytes per second, read and written."""
     sizes, meter, burst = _scale(device)
     source = torch.randn(2 * sizes.rows, sizes.columns, device=device)
     target = torch.empty_like(source)
@@ -46,7 +48,8 @@ def measure_copy(device: str, rounds: int = 15) -> float:
 
 
 def measure_problem(name: str, dtype: str, device: str, contenders: Sequence[str], rounds: int = 15) -> dict[str, Any]:
-    """For each contender the seconds of one execution, in turn with the others, or why it failed.
+    """Returns by contender the seconds of each execution, measured in turn with the others, or the reason of its
+    failure.
 
     Results are compared with float64 before they are timed, with eager's error as the yardstick.
     """
@@ -60,7 +63,7 @@ def measure_problem(name: str, dtype: str, device: str, contenders: Sequence[str
     found: dict[str, dict[str, Any]] = {}
     running: dict[str, Callable[[], Any]] = {}
     for contender in contenders:
-        problem = make()  # tensors of its own: a compiled optimizer keeps its state
+        problem = make()  # each contender gets separate tensors: a compiled optimizer keeps its state
         try:
             call = find_contender(contender)(problem.function, Settings(train=problem.train, device=device))  # type: ignore[arg-type]
             verdict = judge(reference, expected, problem.results(call), FLOOR[dtype])
@@ -80,7 +83,7 @@ def measure_problem(name: str, dtype: str, device: str, contenders: Sequence[str
 
 
 def eager_results(problem: Problem) -> Tensors:
-    """What eager computes."""
+    """Returns eager's results of one execution by name."""
     return problem.results(problem.function)
 
 

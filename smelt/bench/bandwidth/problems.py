@@ -1,6 +1,6 @@
-"""Programs that are limited by memory bandwidth, each with the bytes that any version of it has to move.
+"""Programs that are limited by memory bandwidth, each with the number of bytes that every implementation has to move.
 
-Counted are the reads and writes of a forward and a backward that are one kernel each: every large tensor once in each.
+The number assumes that the forward and the backward are one kernel each, which reads or writes every large tensor once.
 Statistics of rows, weights and biases are small in comparison and not counted.
 """
 
@@ -19,9 +19,10 @@ from smelt.bench.verdict import Tensors
 
 @dataclass(frozen=True)
 class Sizes:
-    """rows, columns: of the matrices; classes: of cross entropy, over half of the rows; words: classes of another cross
-    entropy, over a quarter of the rows, an odd number; width, blocks: of the transformer whose parameters the optimizer
-    updates."""
+    """Sizes of the problems. rows, columns: sizes of the matrices; classes: number of classes of the cross entropy,
+    which takes half of the rows; words: odd number of classes of another cross entropy, which takes a quarter of the
+    rows; width, blocks: sizes of the transformer whose parameters the optimizer updates.
+    """
 
     rows: int
     columns: int
@@ -32,20 +33,20 @@ class Sizes:
 
 
 LARGE = Sizes(rows=32768, columns=4096, classes=32000, words=50257, width=1024, blocks=24)
-"""Hundreds of MiB a tensor: several times any cache."""
+"""Sizes for measurements: a tensor has hundreds of MiB, several times the size of any cache."""
 
 SMALL = Sizes(rows=64, columns=128, classes=100, words=157, width=16, blocks=2)
-"""For tests."""
+"""Sizes for tests."""
 
 
 class Problem:
     """A function of large tensors, forward alone or with its backward.
 
     Args:
-        function: what is compiled; its result is one tensor.
-        inputs: its arguments. Those that require gradients get them.
-        moved: bytes.
-        train: with the backward.
+        function: the program that is compiled; its result is one tensor.
+        inputs: its arguments. With `train`, those of floating point get gradients.
+        moved: number of bytes that have to be moved.
+        train: whether the backward follows.
     """
 
     def __init__(self, function: Callable[..., Tensor], inputs: Sequence[Tensor], moved: int, train: bool) -> None:
@@ -55,7 +56,7 @@ class Problem:
             self.gradient = torch.randn_like(function(*self.inputs)) if train else None
 
     def once(self, call: Callable[..., Any]) -> Tensor:
-        """One execution of the compiled function."""
+        """Execute the compiled function once; returns its result."""
         with torch.set_grad_enabled(self.train):
             result = call(*self.inputs)
             if self.train:
@@ -69,7 +70,7 @@ class Problem:
             x.grad = None
 
     def results(self, call: Callable[..., Any]) -> Tensors:
-        """What one execution computes, by name."""
+        """Returns all results of one execution by name."""
         with torch.set_grad_enabled(self.train):
             result = call(*self.inputs)
             if self.train:
@@ -82,7 +83,7 @@ class Problem:
         return found
 
     def widened(self) -> Problem:
-        """The same in float64."""
+        """Returns the same problem in float64."""
         wide = [x.detach().double() if x.is_floating_point() else x for x in self.inputs]
         problem = Problem(self.function, wide, self.moved, self.train)
         problem.gradient = None if self.gradient is None else self.gradient.double()
@@ -90,7 +91,7 @@ class Problem:
 
 
 class OptimizerProblem(Problem):
-    """An optimizer's step over many parameters."""
+    """One step of an optimizer over many parameters."""
 
     def __init__(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         self.parameters = [nn.Parameter(x) for x in parameters]
@@ -99,7 +100,7 @@ class OptimizerProblem(Problem):
             parameter.grad = gradient
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3)
         self.function, self.train = self.optimizer.step, False
-        # Parameters, gradients and two moments are read, all but the gradients are written.
+        # Parameters, gradients and two moments are read; all but the gradients are written.
         self.moved = 7 * sum(x.numel() * x.element_size() for x in parameters)
 
     def once(self, call: Callable[..., Any]) -> Any:
@@ -118,7 +119,7 @@ Maker = Callable[[Sizes, torch.dtype, torch.device], Problem]
 
 
 def layer_norm(train: bool) -> Maker:
-    """Forward reads and writes a matrix; backward reads two and writes one."""
+    """Returns the maker of a layer norm: forward reads and writes a matrix; backward reads two and writes one."""
 
     def make(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Problem:
         x, weight, bias = _normal(dtype, device, (sizes.rows, sizes.columns), (sizes.columns,), (sizes.columns,))
@@ -132,7 +133,7 @@ def layer_norm(train: bool) -> Maker:
 
 
 def softmax(train: bool) -> Maker:
-    """Forward reads and writes a matrix; backward reads two and writes one."""
+    """Returns the maker of a softmax: forward reads and writes a matrix; backward reads two and writes one."""
 
     def make(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Problem:
         (x,) = _normal(dtype, device, (sizes.rows, sizes.columns))
@@ -146,7 +147,9 @@ def softmax(train: bool) -> Maker:
 
 
 def cross_entropy(train: bool, words: bool = False) -> Maker:
-    """Forward reads the scores; backward reads them again and writes their gradient."""
+    """Returns the maker of a cross entropy: forward reads the scores; backward reads them a second time and writes
+    their gradient.
+    """
 
     def make(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Problem:
         rows, classes = (sizes.rows // 4, sizes.words) if words else (sizes.rows // 2, sizes.classes)
@@ -162,7 +165,9 @@ def cross_entropy(train: bool, words: bool = False) -> Maker:
 
 
 def gelu_chain(train: bool) -> Maker:
-    """Forward reads two matrices and writes one; backward reads three and writes two."""
+    """Returns the maker of a chain with GELU: forward reads two matrices and writes one; backward reads three and
+    writes two.
+    """
 
     def make(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Problem:
         shape = (sizes.rows, sizes.columns)
@@ -177,7 +182,7 @@ def gelu_chain(train: bool) -> Maker:
 
 
 def adamw(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Problem:
-    """The parameters of a transformer's blocks, in float32 as under autocast."""
+    """Make a step of AdamW over the parameters of a transformer's blocks, which are in float32 as under autocast."""
     width = sizes.width
     block = [(3 * width, width), (3 * width,), (width, width), (width,), (4 * width, width), (4 * width,)]
     block += [(width, 4 * width), *[(width,)] * 5]

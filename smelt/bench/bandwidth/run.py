@@ -1,4 +1,4 @@
-"""The parent side: a process for the copy and one for each problem; a table, and a JSON file rewritten after each."""
+"""The parent side: one process for the copy, one for each problem; prints a table, rewrites a JSON file after each."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from smelt.bench.results import Spread
 from smelt.bench.tables import describe_machine_line
 
 LIMIT_S = 300.0
-"""Of one problem, unless the run says otherwise."""
+"""Default of the maximum number of seconds that one problem may take."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is measured.
+    """The settings of a run.
 
     Args:
-        device, contenders, dtype: of every problem.
-        only: a regular expression; problems are run whose names it matches anywhere.
+        device, contenders, dtype: the device, contenders and name of the dtype of every problem.
+        only: a regular expression, searched in the problems' names: the problems that match are run.
         command: the command line, kept with the figures.
-        seconds: the run ends after so many. An unfinished problem is left for `resume`.
-        limit: seconds that one problem may take.
+        seconds: maximum duration of the run. An unfinished problem is left for `resume`.
+        limit: maximum number of seconds that one problem may take.
         json_file: where the figures are kept, rewritten after every problem.
         resume: continue the run in `json_file`.
     """
@@ -56,7 +56,9 @@ class Run:
 
 @dataclass
 class Figure:
-    """One contender on one problem: the spread of its seconds, the share of the copy's speed, or why there is none."""
+    """The figures of one contender on one problem: the spread of its seconds and the share of the copy's speed, or the
+    error.
+    """
 
     time: Spread | None = None
     share: float | None = None
@@ -65,7 +67,7 @@ class Figure:
 
 @dataclass
 class Measured:
-    """One problem: bytes that must move, and each contender's figure."""
+    """The figures of one problem: number of bytes that must move, and a Figure by contender."""
 
     name: str
     moved: int
@@ -74,7 +76,7 @@ class Measured:
 
 @dataclass
 class Bandwidth:
-    """A whole run. `copy_bytes_s` counts bytes read and bytes written."""
+    """The results of a whole run. `copy_bytes_s` counts bytes read and bytes written."""
 
     command: str
     machine: dict[str, Any]
@@ -89,7 +91,7 @@ class Bandwidth:
         """Read the file of a run.
 
         Raises:
-            SmeltError: a file that cannot be read or holds something else.
+            SmeltError: the file cannot be read, or is not the file of such a run.
         """
         try:
             return read_dataclass(cls, json.loads(path.read_text(encoding="utf-8")), "the run")
@@ -102,8 +104,8 @@ def run_bandwidth(run: Run, console: Console) -> Bandwidth:
     """Measure every chosen problem, printing and saving each as it ends.
 
     Raises:
-        OptionError: an unknown dtype, a pattern that is not one or finds nothing; the JSON file exists and is not to be
-            resumed, or is of another device or dtype.
+        OptionError: the dtype is unknown; the pattern is no regular expression or matches no problem; the JSON file
+            exists and is not to be resumed, or is of another device or dtype.
         SmeltError: the copy cannot be measured.
     """
     names = choose(run)
@@ -122,7 +124,7 @@ def run_bandwidth(run: Run, console: Console) -> Bandwidth:
             task = {"task": "bandwidth", "problem": left[0], "dtype": run.dtype, "device": run.device}
             value = server.run(task | {"contenders": run.contenders}, environment, Limits(min(run.limit, rest)))
             if isinstance(value, Failure) and value.status == "timeout" and rest < run.limit:
-                break  # it was the run's time that ended
+                break  # the failure is the end of the run's time
             found.problems.append(read_problem(left.pop(0), value, found.copy_bytes_s, run.contenders))
             console.print(one_line(found.problems[-1]), highlight=False, markup=False, soft_wrap=True)
             save(found, run)
@@ -140,7 +142,7 @@ def save(found: Bandwidth, run: Run) -> None:
 
 
 def choose(run: Run) -> list[str]:
-    """The names of the problems."""
+    """Returns the names of the problems that `run` selects."""
     if run.dtype not in DTYPES:
         raise unknown_name("dtype", run.dtype, DTYPES)
     try:
@@ -153,7 +155,7 @@ def choose(run: Run) -> list[str]:
 
 
 def start(run: Run, server: Server, environment: dict[str, str]) -> Bandwidth:
-    """A new run: the speed of the copy, no problems yet."""
+    """Start a new run: measure the speed of the copy; no problems are measured yet."""
     value = server.run({"task": "copy_speed", "device": run.device}, environment, Limits(LIMIT_S))
     if isinstance(value, Failure):
         raise SmeltError(f"a copy on {run.device} cannot be measured", why=value.error)
@@ -162,7 +164,7 @@ def start(run: Run, server: Server, environment: dict[str, str]) -> Bandwidth:
 
 
 def resumed(run: Run, path: Path) -> Bandwidth:
-    """The run that the file has."""
+    """Returns the saved run in `path`, to which `run` adds problems."""
     found = Bandwidth.load(path)
     if (found.device, found.dtype) != (run.device, run.dtype):
         raise OptionError(f"{path} is of {found.dtype} on {found.device}", hint="name another file")
@@ -172,7 +174,7 @@ def resumed(run: Run, path: Path) -> Bandwidth:
 def read_problem(
     name: str, value: dict[str, Any] | Failure, copy_bytes_s: float, contenders: tuple[str, ...]
 ) -> Measured:
-    """A problem's figures from its process's answer."""
+    """Convert the answer of a problem's process to its figures."""
     if isinstance(value, Failure):
         return Measured(name, 0, {contender: Figure(error=value.error) for contender in contenders})
     measured = Measured(name, value["moved"])
@@ -185,12 +187,12 @@ def read_problem(
 
 
 def one_line(problem: Measured) -> str:
-    """A problem for a log."""
+    """Format one problem as a line of a log."""
     return f"{problem.name}: {', '.join(f'{who} {_cell(figure)}' for who, figure in problem.figures.items())}"
 
 
 def bandwidth_table(found: Bandwidth) -> Table:
-    """Every problem, with each contender's share of the copy's speed."""
+    """Make the table of all problems with each contender's share of the copy's speed."""
     names = list(dict.fromkeys(name for problem in found.problems for name in problem.figures))
     title = f"{found.dtype} on {found.device}: ms (share of a copy's {found.copy_bytes_s / 1e9:.0f} GB/s)"
     table = Table("problem", "MB", *names, box=box.SIMPLE_HEAD, title=title, title_justify="left")

@@ -1,4 +1,4 @@
-"""Random weights in a fraction of the time: large tensors are filled late, with a few numbers repeated."""
+"""Initializes models in a fraction of the time: large tensors are filled late, with a few random numbers repeated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DRAWS = frozenset(
     {"normal_", "uniform_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_"}
     | {"orthogonal_"}
 )
-"""Methods of tensors, and functions of `torch.nn.init`."""
+"""Names of the functions that draw initial values: methods of tensors and functions of `torch.nn.init`."""
 
 CHANGES = frozenset({"erfinv_", "mul_", "add_", "div_", "clamp_", "zero_", "fill_", "constant_"}) | DRAWS
 METADATA = frozenset(
@@ -22,15 +22,16 @@ PROPERTIES = frozenset({"shape", "ndim", "device", "dtype", "requires_grad", "is
 
 
 class CheapWeights(TorchFunctionMode):
-    """Draws large tensors cheaply: values do not matter to capture, time does.
+    """A mode in which large tensors are drawn cheaply: capture does not depend on the values, but drawing them takes
+    time.
 
-    While it is active they stay uninitialized (which costs no memory yet) until something reads them; `fill` then
-    fills those that the model still has.
+    While the mode is active, large parameters stay uninitialized (which costs no memory yet) until an operation reads
+    them; `fill` then initializes those that the model still has.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # Truncated, so that code which redraws values that are too large finds none.
+        # The values are truncated, so that code which redraws values that are too large finds none.
         self.pool = 0.02 * torch.randn(65_537).clamp(-1, 1)
         self._pending: dict[int, Tensor] = {}
         self._parameters: set[int] = set()
@@ -62,7 +63,7 @@ class CheapWeights(TorchFunctionMode):
         if target.data_ptr() in self._pending:
             return True
         if name not in DRAWS or not (isinstance(target, nn.Parameter) or target.data_ptr() in self._parameters):
-            return False  # values that are not weights have to be random
+            return False  # tensors that are not weights need truly random values
         if target.numel() * target.element_size() != target.untyped_storage().nbytes():
             return False
         self._pending[target.data_ptr()] = target.detach()
@@ -81,10 +82,12 @@ class CheapWeights(TorchFunctionMode):
 
 
 def _metadata(func: Any, name: str) -> bool:
-    """Whether the function reads and writes only metadata."""
+    """Whether the function reads or writes only metadata."""
     return name in METADATA or _property(func, name) in PROPERTIES
 
 
 def _property(func: Any, name: str) -> str:
-    """The property that it reads or sets, if it is a property's."""
+    """Returns the name of the property that `func` reads or sets, or an empty string if it is no property's
+    accessor.
+    """
     return getattr(getattr(func, "__self__", None), "__name__", "") if name in ("__get__", "__set__") else ""

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 ENOUGH = 5
-"""Differences of one result that are reported."""
+"""Maximum number of differences of one result that are reported."""
 
 OPAQUE = (type, FunctionType, MethodType, BuiltinFunctionType, ModuleType, nn.Module, torch.Generator)
-"""Types of values that contain no results; of such values only the type is compared."""
+"""Types of values that contain no results: such values are compared only by their type."""
 
 
 def differences(expected: Any, actual: Any, at: str = "output") -> list[str]:
-    """What differs, one line each (at most ENOUGH); empty when everything is equal.
+    """Returns the differences, one line each (at most ENOUGH); empty if the results are equal.
 
     Tensors are equal in class, shape, dtype, device, `requires_grad` and every bit (NaN equals NaN); containers in
-    class, keys and order; other objects in what they hold.
+    class, keys and order; other objects in their attributes.
     """
     found: list[str] = []
     _compare(expected, actual, at, found, set())

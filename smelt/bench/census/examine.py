@@ -1,4 +1,4 @@
-"""One architecture in one process: build it, run it in eager, run its captured forward, compare, count breaks.
+"""Examines one architecture in one process: build it, run it in eager, run its captured forward, compare, count breaks.
 
 Each mode (eval without gradients, train with dropout as it is) runs twice in eager and twice captured, from equal
 seeds, on copies of the model. The second run shows whether the guards of the first one still hold.
@@ -25,16 +25,16 @@ MODES = ("eval", "train")
 SEED = 7
 RUNS = 2
 MIN_SHARED_PARAMETERS = 50_000_000
-"""From this number of parameters on, copies of a model share its parameters."""
+"""Minimum number of parameters of a model at which its copies share the parameters."""
 
 
 class EagerFails(Exception):
-    """The library's model cannot be built or run in eager, so there is nothing to capture."""
+    """Raised when the library's model cannot be built or run in eager, so that there is nothing to capture."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with inputs that it accepts; `kind` is its class or family, `shape` describes the inputs."""
+    """A model with inputs that it accepts; `kind` is the model's class or family, `shape` describes the inputs."""
 
     model: nn.Module
     batch: Batch
@@ -44,7 +44,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Ran:
-    """The results of a few forward calls of eager or of the captured model."""
+    """The results of RUNS forward calls of eager or of the captured model."""
 
     outputs: list[Any]
     buffers: dict[str, torch.Tensor]
@@ -52,13 +52,13 @@ class Ran:
 
 
 def examine(build: Callable[[], Subject], phase: Callable[[str], None]) -> dict[str, Any]:
-    """The outcome of each mode, as plain values; see `results.Outcome`.
+    """Returns the outcome of each mode as plain values; see `results.Outcome`.
 
     Args:
         phase: called with the current phase ("eager", "capture"), which the parent reports if this process is killed.
 
     Raises:
-        EagerFails: it cannot be built, or runs in no mode.
+        EagerFails: the model cannot be built, or eager runs it in no mode.
     """
     warnings.simplefilter("ignore")
     phase("eager")
@@ -74,7 +74,7 @@ def examine(build: Callable[[], Subject], phase: Callable[[str], None]) -> dict[
 
 
 def examine_mode(subject: Subject, mode: str, phase: Callable[[str], None]) -> dict[str, Any]:
-    """One mode's status, counts and reasons, as plain values."""
+    """Examine one mode; returns its status, counts and reasons as plain values."""
     phase("eager")
     try:
         expected = run(mirror(subject.model), subject.batch, mode)
@@ -120,7 +120,8 @@ def examine_mode(subject: Subject, mode: str, phase: Callable[[str], None]) -> d
 
 
 def compare_compiling(subject: Subject, mode: str, actual: Ran) -> list[str]:
-    """What differs from eager when `torch.compiler.is_compiling()` is true in both; an error counts as different.
+    """Returns the differences from eager when `torch.compiler.is_compiling()` is true in both; an error is one
+    difference.
 
     Libraries then take other paths (with masks that are otherwise left out, without loops), whose results may differ
     from the usual ones; the captured model follows these paths.
@@ -136,7 +137,7 @@ def compare_compiling(subject: Subject, mode: str, actual: Ran) -> list[str]:
 
 
 def run(model: nn.Module, batch: Batch, mode: str, compile: Callable[[nn.Module], Any] | None = None) -> Ran:
-    """RUNS forward calls from one seed."""
+    """Make RUNS forward calls from one seed; returns their results."""
     call = model.train(mode == "train") if compile is None else compile(model.train(mode == "train"))
     outputs = []
     for number in range(RUNS):
@@ -148,7 +149,7 @@ def run(model: nn.Module, batch: Batch, mode: str, compile: Callable[[nn.Module]
 
 
 def compare(expected: Ran, actual: Ran) -> list[str]:
-    """The differences between the results of eager and of the captured model."""
+    """Returns the differences between the results of eager and of the captured model."""
     return (
         differences(expected.outputs, actual.outputs)
         + differences(expected.buffers, actual.buffers, "buffers")
@@ -157,7 +158,7 @@ def compare(expected: Ran, actual: Ran) -> list[str]:
 
 
 def mirror(model: nn.Module) -> nn.Module:
-    """A copy of the model. A copy of a large model shares its parameters: only some small models write to their
+    """Copy the model. The copy of a large model shares its parameters: only some small models write to their
     parameters.
     """
     large = sum(p.numel() for p in model.parameters()) > MIN_SHARED_PARAMETERS
@@ -165,6 +166,6 @@ def mirror(model: nn.Module) -> nn.Module:
 
 
 def brief(error: BaseException) -> str:
-    """An error in one line of a few hundred characters, without addresses and folders."""
+    """Describe an error in one line of a few hundred characters, without addresses and folders."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return re.sub(r"0x[0-9a-f]+", "0x", re.sub(r"/\S*/", "", text))[:400]

@@ -1,4 +1,4 @@
-"""Guesses inputs of a Hugging Face model from its configuration: token ids, images, sounds, hidden states."""
+"""Guesses inputs of a Hugging Face model from its configuration: token ids, images, audio, hidden states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smelt.bench.census.shrink import VOCABULARY
 
 BATCH, LENGTH = 2, 12
 TOKENS = VOCABULARY - 32
-"""Ids below this one are never special tokens of a small model."""
+"""Exclusive upper limit of token ids: no smaller id is a special token of a small model."""
 
 Maker = Callable[[], Tensor]
 
@@ -24,8 +24,8 @@ class Guess:
     """Possible inputs of a model.
 
     Args:
-        model: built, in eval mode.
-        tokens: how many placeholder tokens of images (or sounds) the text of the whole batch has.
+        model: the model in eval mode.
+        tokens: number of placeholder tokens of images (or audio) in the text of the whole batch.
     """
 
     def __init__(self, model: nn.Module, tokens: int = 0) -> None:
@@ -35,7 +35,9 @@ class Guess:
         self.generator = torch.Generator().manual_seed(SEED)
 
     def setting(self, *names: str, default: Any = None) -> Any:
-        """The first of these settings that the configuration, or one nested in it, has."""
+        """Returns the first of the named settings that the configuration, or one nested in it, has; `default` if it has
+        none.
+        """
         for name in names:
             for config in self.configs:
                 value = getattr(config, name, None)
@@ -52,7 +54,7 @@ class Guess:
     # -- text ---------------------------------------------------------------------------------------------------------
 
     def ids(self) -> Tensor:
-        """Token ids; with placeholders where an image belongs."""
+        """Make token ids, with placeholder tokens for images."""
         vocabulary = self.setting("vocab_size", default=VOCABULARY)
         vocabulary = vocabulary if isinstance(vocabulary, int) else VOCABULARY
         found = self.whole(BATCH, LENGTH, high=min(TOKENS, vocabulary))
@@ -65,7 +67,7 @@ class Guess:
         return torch.cat([before, torch.full((BATCH, each), token), found[:, 2:]], dim=1)
 
     def texts(self) -> Iterator[Maker]:
-        """Token ids; those of several codebooks where a model has them."""
+        """Yields makers of token ids, with several codebooks if the model has them."""
         yield self.ids
         books = self.setting("num_codebooks", "num_channels", "num_quantizers")
         if isinstance(books, int):
@@ -77,7 +79,7 @@ class Guess:
         return int(self.ids().shape[1])
 
     def boxes(self) -> Tensor:
-        """Corners of boxes on a page of 100 x 100, the second right of and below the first."""
+        """Make the corners of boxes on a page of 100 x 100; the second corner is right of and below the first."""
         corner = self.whole(BATCH, self.length(), 2, high=20)
         return torch.cat([corner, corner + 10], dim=-1)
 
@@ -96,7 +98,7 @@ class Guess:
         return found if isinstance(found, int) else 3
 
     def pixel_mask(self) -> Tensor:
-        """Ones, one for each pixel or (where images come as patches of any arrangement) for each patch."""
+        """Make a mask of ones, one for each pixel or, if images come as patches of any arrangement, for each patch."""
         patches = "spatial_shapes" in inspect.signature(self.model.forward).parameters
         return torch.ones(BATCH, *((16,) if patches else self.edges())).long()
 
@@ -109,7 +111,7 @@ class Guess:
         return int(found) if isinstance(found, int) else int(found[-1])
 
     def images(self) -> Iterator[Maker]:
-        """Images, clips and flattened patches in the layouts that models take."""
+        """Yields makers of images, videos and flattened patches in the layouts that models take."""
         height, width = self.edges()
         channels = self.channels()
         patch, time = self.patch(), self.setting("temporal_patch_size", default=1)
@@ -130,7 +132,7 @@ class Guess:
                 yield functools.partial(self.normal, BATCH, channels, edge, edge)
 
     def sounds(self) -> Iterator[Maker]:
-        """Spectrograms in the layouts that models take, and samples."""
+        """Yields makers of spectrograms and of audio samples in the layouts that models take."""
         bands = self.setting(
             "feature_projection_input_dim",
             "num_mel_bins",
@@ -155,7 +157,7 @@ class Guess:
         yield from self.samples()
 
     def sound_masks(self) -> Iterator[Maker]:
-        """Ones for every frame of each of the spectrograms above."""
+        """Yields makers of masks of ones, one for every frame of each of the spectrograms above."""
         positions = self.setting("max_source_positions", "max_length", default=1024)
         lengths = (2 * min(positions, 1500), 64, positions) if isinstance(positions, int) else (64, 1024)
         for length in dict.fromkeys((64, *lengths)):
@@ -163,12 +165,12 @@ class Guess:
         yield functools.partial(torch.ones, BATCH, 64, dtype=torch.long)
 
     def samples(self) -> Iterator[Maker]:
-        yield lambda: self.normal(BATCH, 3840)  # a multiple of what models cut sound into
+        yield lambda: self.normal(BATCH, 3840)  # a multiple of the segment lengths into which models split audio
         yield lambda: self.normal(BATCH, 1, 3840)
         yield lambda: self.normal(BATCH, 16000)
 
     def hidden(self) -> Iterator[Maker]:
-        """Hidden states of the model's own width, and maps of features."""
+        """Yields makers of hidden states of the model's own width and of feature maps."""
         wide = self.setting("hidden_size", "d_model", "hidden_dim", "decoder_hidden_size", default=32)
         wide = wide if isinstance(wide, int) else 32
         if "grid_thw" in inspect.signature(self.model.forward).parameters:

@@ -54,17 +54,21 @@ NAMES: tuple[tuple[str, Callable[[Guess], Maker | Iterator[Maker]]], ...] = (
     ),
     (r"decoder_input_values", lambda g: iter([lambda: g.normal(BATCH, LENGTH, g.setting("num_mel_bins", default=80))])),
 )
-"""Maker by parameter name; the first pattern that fits whole decides."""
+"""Maker of candidates by regular expression of the parameter's name; the first pattern that matches the whole name
+applies.
+"""
 
 OPTIONAL = frozenset(
     {"input_ids", "attention_mask", "token_type_ids", "bbox", "decoder_input_ids", "pixel_values", "input_features"}
     | {"input_values", "image_grid_thw", "past_values", "mm_token_type_ids"}
 )
-"""Parameters with a default that are given nevertheless, where a model takes them."""
+"""Parameters that have a default and still get values, if a model takes them."""
 
 
 def makers_of(guess: Guess, name: str) -> list[Maker]:
-    """Candidates for the parameter of that name, likeliest first; an empty list: it is left out."""
+    """Returns candidates for the parameter of that name, likeliest first; with an empty list the parameter is
+    left out.
+    """
     for pattern, make in NAMES:
         if re.fullmatch(pattern, name):
             found = make(guess)
@@ -73,14 +77,14 @@ def makers_of(guess: Guess, name: str) -> list[Maker]:
 
 
 MASKS = frozenset({"input_features_mask", "features_mask", "pixel_attention_mask", "pixel_mask"})
-"""Parameters with a default without which some models fail."""
+"""Names of masks that have a default, but without which some models fail."""
 
 STATES = (
     frozenset({"encoder_hidden_states", "input_ids", "hidden_states", "query_embeds", "visual_feats", "visual_pos"})
     | {"states", "actions", "rewards", "returns_to_go", "timesteps", "future_time_features"}
     | MASKS
 )
-"""The same, of models that are components of others."""
+"""Parameters that have a default, but without which some models fail that are components of other models."""
 
 
 def _types(guess: Guess) -> Tensor:
@@ -98,7 +102,7 @@ def _series(guess: Guess) -> Iterator[Maker]:
 
 
 def _times(guess: Guess) -> Iterator[Maker]:
-    """Features of each moment of a series, before and after now."""
+    """Yields makers of the features of each time step of a series: for the past, then for the future."""
     features = guess.setting("num_time_features", default=1)
     past = next(_series(guess))().shape[1]
     yield lambda: guess.normal(BATCH, past, features)
@@ -106,13 +110,13 @@ def _times(guess: Guess) -> Iterator[Maker]:
 
 
 def _trajectory(guess: Guess) -> Iterator[Maker]:
-    """States, actions and rewards of an agent."""
+    """Yields makers of the states, actions and rewards of an agent."""
     for width in (guess.setting("state_dim", default=17), guess.setting("act_dim", default=4), 1):
         yield functools.partial(guess.normal, BATCH, LENGTH, width)
 
 
 def choices(model: nn.Module) -> Iterator[tuple[list[str], list[str]]]:
-    """Sets of parameters to try, richest first: (names, those that must be there)."""
+    """Yields sets of parameters to try, richest first, as (names, those of them that are required)."""
     parameters = inspect.signature(model.forward).parameters
     needed = [name for name, parameter in parameters.items() if _is_needed(parameter)]
     main = getattr(model, "main_input_name", "input_ids")
@@ -152,14 +156,14 @@ COUNT = re.compile(r"features?:? (\d+)|(\d+) (?:image|audio|video) features|n_fe
 
 
 MAX_PICKS = 24
-"""Combinations of candidates that are tried for one set of parameters."""
+"""Maximum number of combinations of candidates that are tried for one set of parameters."""
 
 
 def find_inputs(model: nn.Module, tries: int = 100) -> dict[str, Any]:
-    """Keyword arguments that the model's forward accepts.
+    """Returns keyword arguments that the model's forward accepts.
 
     Raises:
-        Exception: none were found; the first error that the model raised.
+        Exception: no arguments were found; this is the first error that the model raised.
     """
     first: Exception | None = None
     used = 0
@@ -183,7 +187,9 @@ def find_inputs(model: nn.Module, tries: int = 100) -> dict[str, Any]:
 
 
 def _given_names(names: list[str], needed: list[str], makers: dict[str, list[Maker]]) -> list[str]:
-    """The parameters for which there are candidates; an optional attention mask only together with token ids."""
+    """Returns the parameters for which there are candidates; an optional attention mask is given only together with
+    token ids.
+    """
     known = [name for name in names if makers[name]]
     if "input_ids" in known:
         return known
@@ -197,7 +203,7 @@ def _attempt(model: nn.Module, names: list[str], picks: tuple[int, ...], tokens:
         with torch.no_grad():
             model(**{name: value.clone() for name, value in given.items()})
     except Exception as error:
-        # A model with more image features than placeholders in the text gives their number in its error.
+        # A model with more image features than placeholders in the text names their number in its error.
         found = COUNT.search(str(error))
         wanted = int(next(filter(None, found.groups()))) if found else 0
         if not tokens and wanted and "input_ids" in names:

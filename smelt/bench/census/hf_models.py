@@ -25,7 +25,7 @@ ODD: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
     "lfm2_moe": {"layer_types": ["full_attention", "conv", "full_attention", "conv"], "num_hidden_layers": 4},
 }
-"""Settings by model type that no rule finds."""
+"""Settings by model type that no general rule finds."""
 
 HEADS = (
     "MODEL_MAPPING_NAMES",
@@ -35,11 +35,11 @@ HEADS = (
     "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES",
     "MODEL_FOR_PRETRAINING_MAPPING_NAMES",
 )
-"""Where a model class is looked for first; then in every other mapping."""
+"""Mappings in which a model class is looked up first; the other mappings follow."""
 
 
 def transformers_names() -> list[str]:
-    """Every model type with a configuration class, in the library's order."""
+    """Returns every model type with a configuration class, in the library's order."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     first: dict[str, str] = {}
@@ -49,10 +49,10 @@ def transformers_names() -> list[str]:
 
 
 def transformers_subject(name: str) -> Subject:
-    """The model type at the smallest size at which it runs.
+    """Build the model type at the smallest size at which it runs.
 
     Raises:
-        Exception: it runs at no size; the error of the first one.
+        Exception: the model runs at no size; this is the error of the first size.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -81,7 +81,7 @@ def transformers_subject(name: str) -> Subject:
 
 
 def build(config_class: Any, model_class: Any, sizes: Sizes, odd: dict[str, Any]) -> nn.Module:
-    """A small model with random weights in eval mode."""
+    """Build a small model with random weights, in eval mode."""
     settings = small_settings(config_class(**odd), sizes) | odd
     config = config_class(**settings)
     if not sizes.narrow and numbers(on_meta(model_class, config)) > LIMIT:
@@ -94,13 +94,13 @@ def build(config_class: Any, model_class: Any, sizes: Sizes, odd: dict[str, Any]
 
 
 PATIENCE_S = 20.0
-"""Seconds of CPU time after which no other size is tried."""
+"""Seconds of CPU time after which no further size is tried."""
 
 MIN_SHORTENED_PARAMETERS = 4_000_000
-"""Number of parameters from which repeated blocks are removed first."""
+"""Minimum number of parameters at which repeated blocks are removed first."""
 
 LIMIT = 400_000_000
-"""Number of parameters beyond which a model is left out."""
+"""Maximum number of parameters; a larger model is left out."""
 
 
 def numbers(model: nn.Module) -> int:
@@ -109,19 +109,20 @@ def numbers(model: nn.Module) -> int:
 
 
 def on_meta(model_class: Any, config: Any) -> nn.Module:
-    """The model without memory, to count its parameters."""
+    """Build the model on the meta device, without memory for its parameters, to count them."""
     with torch.device("meta"):
         try:
             return model_class(config)
-        except (NotImplementedError, RuntimeError):  # it looks at values while it is built
+        except (NotImplementedError, RuntimeError):  # the model reads values of tensors while it is built
             return nn.Module()
 
 
 def find_class(name: str, config_class: Any) -> Any:
-    """The model class for a configuration: the base model where there is one, else a head, else any of its file.
+    """Returns the model class for a configuration: the base model if there is one, else a head, else any class of its
+    module.
 
     Raises:
-        LookupError: there is none.
+        LookupError: no model class takes the configuration.
     """
     found = _mapped_class(name)
     if found is not None:
@@ -133,7 +134,7 @@ def find_class(name: str, config_class: Any) -> Any:
 
 
 def _mapped_class(name: str) -> Any:
-    """The class that the tables of transformers' automatic classes have for a model type; None: there is none."""
+    """Returns the class that the mappings of transformers' automatic classes have for a model type, or None."""
     import transformers
     from transformers.models.auto import modeling_auto
 
@@ -148,7 +149,7 @@ def _mapped_class(name: str) -> Any:
 
 
 def _classes_for(config_class: Any) -> list[Any]:
-    """The model classes beside a configuration that take it."""
+    """Returns the model classes that take a configuration, from the modules in its package."""
     import transformers
 
     return [
@@ -164,7 +165,7 @@ def _classes_for(config_class: Any) -> list[Any]:
 
 
 def modeling_modules(config_class: Any) -> list[ModuleType]:
-    """The files of models beside the file of a configuration."""
+    """Import the `modeling_*` modules in the package of a configuration."""
     package = importlib.import_module(config_class.__module__.rpartition(".")[0])
     names = [file.stem for folder in package.__path__ for file in sorted(Path(folder).glob("modeling_*.py"))]
     return [importlib.import_module(f"{package.__name__}.{name}") for name in names]

@@ -13,21 +13,21 @@ from smelt.bench.census.shorten import shorten
 from smelt.bench.workload import Batch
 
 SIZES = (64, 96, 128, 160, 192)
-"""Edge lengths that are tried before the model's own."""
+"""Edge lengths of images that are tried before the model's own."""
 
 
 def timm_names() -> list[str]:
-    """Every architecture that timm lists."""
+    """Returns every architecture that timm lists."""
     import timm
 
     return list(timm.list_models())
 
 
 def timm_subject(name: str) -> Subject:
-    """The architecture with the smallest images that it runs on; without repeated blocks, where it runs without them.
+    """Build the architecture with the smallest images that it runs on, without repeated blocks if it runs without them.
 
     Raises:
-        Exception: it does not build or run; the error of its own size is raised.
+        Exception: the architecture does not build or run; the error for its own image size is raised.
     """
     import timm
 
@@ -55,7 +55,7 @@ def timm_subject(name: str) -> Subject:
 
 
 def build(name: str, short: bool, **settings: Any) -> nn.Module:
-    """The architecture with random weights."""
+    """Build the architecture with random weights."""
     import timm
 
     weights = CheapWeights()
@@ -68,5 +68,5 @@ def build(name: str, short: bool, **settings: Any) -> nn.Module:
 
 
 def family(model: nn.Module) -> str:
-    """The file of the model's class: architectures of one file are variants of each other."""
+    """Returns the name of the file of the model's class: architectures of one file are variants of each other."""
     return type(model).__module__.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""The libraries that the census knows: their architectures by name, and how one is built."""
+"""The libraries that the census supports: names of their architectures, and a function that builds one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Library:
     """A source of architectures.
 
     Args:
-        needs: packages, which `pip install` offers under the same names.
-        names: lists its architectures.
-        build: an architecture by name, with inputs.
+        needs: names of the required packages, for imports and for `pip install`.
+        names: function that lists the names of its architectures.
+        build: function that builds the architecture of a name, with inputs.
     """
 
     needs: tuple[str, ...]
@@ -38,10 +38,10 @@ LIBRARIES = {
 
 
 def find_library(name: str) -> Library:
-    """The library of that name.
+    """Returns the library of that name.
 
     Raises:
-        OptionError: there is none.
+        OptionError: no library has the name.
         SmeltError: its package is not installed.
     """
     if name not in LIBRARIES:

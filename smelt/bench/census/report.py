@@ -1,4 +1,4 @@
-"""A census as text: one line for each row, a summary, and a Markdown report."""
+"""Formats a census as text: one line for each row, a summary, and a Markdown report."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from smelt.bench.census.results import STATUSES, Census, Row
 from smelt.bench.tables import describe_machine_line
 
 SHOWN = 40
-"""So many of the most frequent reasons are listed."""
+"""Maximum number of reasons that are listed, the most frequent first."""
 
 
 def one_line(row: Row) -> str:
-    """A row as the terminal shows it."""
+    """Format a row as one line for the terminal."""
     reasons = [*row.errors, *(f"{times} x {reason}" for reason, times in row.reasons.items())]
     tail = f": {'; '.join(reasons)[:300]}" if reasons and row.status != "whole" else ""
     return f"{row.name} ({row.seconds:.1f} s): {row.status}{tail}"
 
 
 def counts(rows: list[Row]) -> Counter[str]:
-    """Rows by status."""
+    """Returns the number of rows by status."""
     return Counter(row.status for row in rows)
 
 
 def share(rows: list[Row]) -> str:
-    """How many of the rows that eager runs are captured whole; also with the rows where the library forks."""
+    """Describe how many of the rows that eager runs are captured whole, without and with the rows of status `forks`."""
     by_status = counts(rows)
     counted = len(rows) - by_status["eager_fails"]
     if not counted:
@@ -37,7 +37,9 @@ def share(rows: list[Row]) -> str:
 
 
 def frequent_reasons(rows: list[Row]) -> list[tuple[str, list[Row]]]:
-    """Break reasons without source locations, and errors, with the rows where they occurred; most frequent first."""
+    """Returns break reasons without source locations, and errors, with the rows where they occurred; most frequent
+    first.
+    """
     met: dict[str, list[Row]] = {}
     for row in rows:
         if row.status in ("whole", "eager_fails"):
@@ -49,7 +51,7 @@ def frequent_reasons(rows: list[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def summary(census: Census) -> str:
-    """The result in a few lines."""
+    """Describe the result in a few lines."""
     rows = census.rows
     by_status = counts(rows)
     lines = [f"{census.library} ({census.version}): {share(rows)}"]
@@ -63,7 +65,7 @@ def summary(census: Census) -> str:
 
 
 def markdown(census: Census) -> str:
-    """The whole report: totals, reasons with their rows, and every row that is not captured whole."""
+    """Write the whole report: totals, reasons with their rows, and every row that is not captured whole."""
     rows = census.rows
     by_status = counts(rows)
     lines = [f"# Census of {census.library}", "", f"{census.version}. {share(rows)}.", ""]
@@ -88,7 +90,7 @@ def markdown(census: Census) -> str:
 
 
 def write_census(out: Path, census: Census) -> Path:
-    """The Markdown report in a folder, which is made where there is none; its path."""
+    """Write the Markdown report into the folder, which is created if missing; returns the report's path."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"census-{census.library}.md"
     path.write_text(markdown(census), encoding="utf-8")

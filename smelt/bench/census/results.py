@@ -11,18 +11,20 @@ from smelt.base.errors import SmeltError
 from smelt.bench.reading import read_dataclass, write_dataclass
 
 STATUSES = ("whole", "breaks", "forks", "wrong", "error", "timeout", "eager_fails")
-"""captured whole | graph breaks, or more than one graph | another result than eager's, but exactly the one that the
-library's own code gives in eager once `torch.compiler.is_compiling()` is true | another result than eager's | the
-compiler or the process failed | no end in time | eager itself fails, which is not counted."""
+"""In this order: captured whole | graph breaks, or more than one graph | a result other than eager's that equals the
+result of the library's own code in eager with `torch.compiler.is_compiling()` true | a result other than eager's | the
+compiler or the process failed | time limit exceeded | eager itself fails, so that the row is not counted.
+"""
 
 _GRAVITY = ("wrong", "error", "timeout", "breaks", "forks", "whole", "eager_fails")
 
 
 @dataclass
 class Outcome:
-    """One mode (eval, train) of one architecture.
+    """The outcome of one mode (eval, train) of one architecture.
 
-    reasons: number of occurrences by graph break. recompiles: graphs that the second call, with equal inputs, added.
+    reasons: number of occurrences by reason of a graph break. recompiles: number of graphs that the second call, with
+    equal inputs, added.
     """
 
     status: str
@@ -35,7 +37,9 @@ class Outcome:
 
 @dataclass
 class Row:
-    """One architecture: its class or family, its inputs, its modes, or why there are none."""
+    """The results of one architecture: its class or family, its inputs, and its modes, or the reason why it has
+    none.
+    """
 
     name: str
     kind: str = ""
@@ -54,7 +58,7 @@ class Row:
 
     @property
     def reasons(self) -> dict[str, int]:
-        """Break reasons of all modes, each with the largest of the modes' counts."""
+        """Break reasons of all modes, each with the largest count of a mode."""
         found: dict[str, int] = {}
         for outcome in self.modes.values():
             for reason, times in outcome.reasons.items():
@@ -70,7 +74,7 @@ class Row:
 
 @dataclass
 class Census:
-    """A whole run: rows, the library and its version, the command that made them, and the machine."""
+    """The results of a whole run: rows, the library and its version, the command line, and the machine."""
 
     library: str
     version: str
@@ -80,15 +84,15 @@ class Census:
     rows: list[Row] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
-        """Write JSON, replacing the file in one step so that an interrupted run leaves a readable one."""
+        """Write JSON and replace the file atomically, so that an interrupted run leaves a readable file."""
         write_dataclass(self, path)
 
     @classmethod
     def load(cls, path: Path) -> Census:
-        """Read what `save` wrote.
+        """Read a file that `save` wrote.
 
         Raises:
-            SmeltError: a file that cannot be read or holds something else; says what is wrong and what to try.
+            SmeltError: the file cannot be read or is not a census; the message says what to try.
         """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))

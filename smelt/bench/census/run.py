@@ -1,4 +1,4 @@
-"""A whole census: architectures in forked processes with limits, a line for each, a JSON file rewritten after each."""
+"""Runs a census: architectures in forked processes with limits; shows each row and rewrites a JSON file after it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Run:
     """The settings of a census.
 
     Args:
-        only: a regular expression; architectures are taken whose names it matches anywhere.
-        sample: so many of them, spread evenly over the list; None: all.
-        jobs: architectures at a time. Each gets an equal share of the cores.
+        only: a regular expression, searched in the architectures' names: those that match are taken.
+        sample: number of them to take, spread evenly over the list; None: all.
+        jobs: number of architectures that are examined at the same time. Each gets an equal share of the cores.
         command: the command line, kept with the results.
         json_file: where the results are kept, rewritten after every row.
         resume: continue the run in `json_file`.
@@ -53,8 +53,8 @@ def run_census(run: Run, console: Console) -> Census:
     """Examine every chosen architecture, showing and saving each. Ctrl-C and SIGTERM end it and keep its rows.
 
     Raises:
-        OptionError: an unknown library, a pattern that is not one or finds nothing; the JSON file exists and is not
-            to be resumed, or is another library's.
+        OptionError: the library is unknown; the pattern is no regular expression or matches nothing; the JSON file
+            exists and is not to be resumed, or is of another library.
         SmeltError: the library's package is not installed.
     """
     names = choose(find_library(run.library).names(), run)
@@ -87,7 +87,7 @@ def run_census(run: Run, console: Console) -> Census:
 
 
 def examine_row(library: str, name: str, server: Servers, environment: dict[str, str], limits: Limits) -> Row:
-    """The row of one architecture, examined in a process of its own."""
+    """Examine one architecture in a separate process; returns its row."""
     began = time.monotonic()
     found = server.run({"task": "census", "library": library, "architecture": name}, environment, limits)
     seconds = round(time.monotonic() - began, 2)
@@ -101,10 +101,10 @@ def examine_row(library: str, name: str, server: Servers, environment: dict[str,
 
 
 def choose(names: Sequence[str], run: Run) -> list[str]:
-    """The names that `run` asks for.
+    """Returns the names that `run` selects.
 
     Raises:
-        OptionError: a pattern that is not one, or finds nothing; a sample of less than one.
+        OptionError: the pattern is no regular expression or matches nothing, or the sample is less than one.
     """
     try:
         pattern = re.compile(run.only)
@@ -117,14 +117,14 @@ def choose(names: Sequence[str], run: Run) -> list[str]:
         return found
     if run.sample < 1:
         raise OptionError(f"--sample {run.sample} takes no architecture at all", hint="--sample 100")
-    # Evenly spread, because neighbours in the list are variants of each other; always the same ones.
+    # The sample is spread evenly, because neighbours in the list are variants of each other; it is always the same one.
     step = len(found) / run.sample
     offset = random.Random(0).random() * step
     return [found[int(offset + index * step)] for index in range(run.sample)]
 
 
 def start_census(run: Run) -> Census:
-    """An empty census, or the one that is resumed.
+    """Returns an empty census, or the saved census that is resumed.
 
     Raises:
         OptionError: see `run_census`.

@@ -1,4 +1,4 @@
-"""Shortens models: of the repeated blocks in a chain, one of each kind is kept."""
+"""Shortens models: in a chain of repeated blocks, one block of each kind is kept."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 from torch import nn
 
 MIN_BLOCKS = 2
-"""Blocks that a chain keeps: a loop over them still turns more than once."""
+"""Minimum number of blocks that a chain keeps, so that a loop over them still runs more than once."""
 
 PLAIN = (bool, int, str, type(None))
 
 
 def shorten(model: nn.Module) -> int:
-    """Remove blocks from the model's chains until one of each kind, or MIN_BLOCKS, are left; returns how many.
+    """Remove blocks from the model's chains until one of each kind, or MIN_BLOCKS, are left; returns the number of
+    removed blocks.
 
-    A kind is a class with these submodules, parameter shapes and plain settings; rates (of dropped paths) may differ.
-    Whether the model still runs has to be tried: some count their blocks elsewhere.
+    Blocks of one kind are equal in class, submodules, parameter shapes and plain settings; rates (of dropped paths) may
+    differ. The caller has to try whether the model still runs: some models count their blocks elsewhere.
     """
     taken = sum(shorten(child) for child in model.children())
     if not isinstance(model, (nn.Sequential, nn.ModuleList)) or len(model) <= MIN_BLOCKS:
@@ -41,18 +42,18 @@ def shorten(model: nn.Module) -> int:
 
 
 def has_children(block: nn.Module) -> bool:
-    """Whether the block is more than a single layer, which would not be worth removing."""
+    """Whether the block has submodules; a single layer is not worth removing."""
     return next(block.children(), None) is not None
 
 
 def kind_of(block: nn.Module) -> Hashable:
-    """A key that is equal for blocks which compute the same on the same shapes."""
+    """Returns a key that is equal for blocks which compute the same function of the same shapes."""
     modules = tuple((name, type(module), settings(module)) for name, module in block.named_modules())
     return modules, tuple((name, tuple(value.shape)) for name, value in block.named_parameters())
 
 
 def settings(module: nn.Module) -> Hashable:
-    """The plain values among a module's own attributes."""
+    """Returns the plain values among a module's own attributes."""
     return tuple((name, value) for name, value in vars(module).items() if _plain(value))
 
 

@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 VOCABULARY = 128
-"""Token ids of a small model; the last ones are its special tokens."""
+"""Number of token ids of a small model; the last ids are its special tokens."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How small: width of hidden states, attention heads, and whether widths, heads and images shrink at all.
+    """Sizes of a small model: width of hidden states, attention heads, and whether widths, heads and images shrink at
+    all.
 
     Args:
-        image: the edge of images; 0: as the configuration has it.
-        head: whether the width of a head shrinks, where a configuration names it.
+        image: edge length of images; 0: as in the configuration.
+        head: whether the width of a head shrinks, if the configuration has a field for it.
         fill: replace None by the usual value in settings that a model requires.
         layers: number of layers; some kinds of layer occur only once per several layers.
     """
@@ -47,7 +48,7 @@ TRIED = (
     Sizes(narrow=False, image=64),
     Sizes(narrow=False, image=0, fill=True),
 )
-"""Tried in this order until the model runs: some models have further conditions."""
+"""Sizes that are tried in this order until the model runs: some models have further conditions."""
 
 Rule = Callable[[int, Sizes], int]
 
@@ -95,7 +96,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"^n_group$|^topk_group$|^num_expert_group\w*", at_most(1)),
     (r"num_queries|num_query_tokens|num_latents|query_num|num_object_queries", at_most(12)),
 )
-"""Rule by the name of a whole number; the first pattern that is found decides."""
+"""Rule by regular expression of the name of an integer field; the first pattern that is found applies."""
 
 USUAL: dict[str, Callable[[Sizes], Any]] = {
     "rope_parameters": lambda sizes: {"rope_type": "default", "rope_theta": 10_000.0},
@@ -115,7 +116,7 @@ USUAL: dict[str, Callable[[Sizes], Any]] = {
     "hidden_size_per_layer_input": lambda sizes: 0,
     "mlp_layer_types": lambda sizes: ["dense", *["sparse"] * (sizes.layers - 1)],
 }
-"""Usual values by the name of a setting that is None."""
+"""Usual value by the name of a setting that is None."""
 
 _COMPILED = tuple((re.compile(pattern), rule) for pattern, rule in RULES)
 _TOKEN = re.compile(r"(token_id|token_index|_token|_idx|index|_id|token_ids)$")
@@ -124,11 +125,11 @@ _DEPTHS = re.compile(r"depths?$|layers$|layer_repeats|num_blocks$|layers_per_blo
 
 
 _SAME: Any = object()
-"""Stands for a setting that stays as it is."""
+"""Marks a setting that does not change."""
 
 
 def small_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
-    """Settings that make a configuration small: those of its fields that change, and those of nested configurations.
+    """Returns the changed settings that make a configuration small, nested configurations included.
 
     Args:
         config: the configuration with its defaults.
@@ -147,18 +148,20 @@ def small_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
 
 
 def _settings_of(config: Any) -> Iterator[tuple[str, Any]]:
-    """Names and values of a configuration's settings, without those that it only has for single layers."""
+    """Yields names and values of a configuration's settings, except those that it has only for single layers."""
     names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else vars(config)
     for name in names:
         try:
             value = getattr(config, name, None)
-        except Exception:  # the configuration gives this setting for each layer
+        except Exception:  # the configuration has a value of this setting for each layer
             continue
         yield name, value
 
 
 def _smaller(config: Any, name: str, value: Any, sizes: Sizes, free_tokens: Iterator[int]) -> Any:
-    """The small form of one setting, or `_SAME`; `free_tokens` gives ids for special tokens, largest first."""
+    """Returns the small value of one setting, or `_SAME`; `free_tokens` yields ids for special tokens, largest
+    first.
+    """
     if value is None:
         return USUAL[name](sizes) if sizes.fill and name in USUAL else _SAME
     if isinstance(value, int) and name == "num_key_value_heads" and value == _attention_heads(config):
@@ -180,7 +183,7 @@ def _attention_heads(config: Any) -> Any:
 
 
 def _nested_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
-    """All settings of a nested configuration, made small."""
+    """Returns all settings of a nested configuration, made small."""
     smaller = small_settings(config, sizes)
     settings = config.to_diff_dict() | smaller | fit_stages(config, smaller)
     settings.pop("transformers_version", None)
@@ -188,7 +191,7 @@ def _nested_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
 
 
 def _small_rotary_sections(value: dict[str, Any], sizes: Sizes) -> Any:
-    """Rotary settings whose three sections add up to half the width of a small head."""
+    """Returns rotary settings whose three sections add up to half the width of a small head, or `_SAME`."""
     if "mrope_section" not in value or not (sizes.narrow and sizes.head):
         return _SAME
     third = sizes.width // sizes.heads // 6
@@ -203,7 +206,9 @@ def _smaller_number(name: str, value: int, sizes: Sizes, free_tokens: Iterator[i
 
 
 def fit_stages(config: Any, small: dict[str, Any]) -> dict[str, Any]:
-    """As many outputs of a backbone as before, of its last layers, where it has fewer layers now."""
+    """Returns settings by which a backbone with fewer layers has as many outputs as before, taken from its last
+    layers.
+    """
     indices = getattr(config, "out_indices", None)
     layers = small.get("num_hidden_layers")
     if not indices or layers is None or layers + 1 < len(indices):
@@ -213,7 +218,7 @@ def fit_stages(config: Any, small: dict[str, Any]) -> dict[str, Any]:
 
 
 def small_number(name: str, value: int, sizes: Sizes) -> int:
-    """A smaller whole number for the field of that name, or the same."""
+    """Returns a smaller integer for the field of that name, or the same value."""
     if _IMAGE.search(name):
         return sizes.image if sizes.image and value > sizes.image else value
     if LAYERS.search(name):
@@ -225,7 +230,7 @@ def small_number(name: str, value: int, sizes: Sizes) -> int:
 
 
 def _special_token(name: str, otherwise: int) -> int:
-    """The same small id wherever a configuration and nested ones name the same token."""
+    """Returns the small id of a special token, which is equal in a configuration and in nested ones."""
     key = re.sub(r"_(index|id|idx)$", "", name)
     order = ("image_token", "video_token", "audio_token", "bos_token", "eos_token", "pad_token", "vision_start_token")
     return VOCABULARY - 1 - order.index(key) if key in order else otherwise - len(order)
@@ -244,7 +249,7 @@ def _short_list(name: str, value: Any, sizes: Sizes) -> list[Any] | None:
 
 
 def _fit_layer_lists(config: Any, found: dict[str, Any], sizes: Sizes) -> None:
-    """Lists with one entry a layer keep one entry of each kind; there are as many layers then."""
+    """Shorten lists with one entry per layer to one entry of each kind, and set the number of layers accordingly."""
     layers = getattr(config, "num_hidden_layers", None)
     if not isinstance(layers, int) or layers <= sizes.layers:
         return
@@ -267,7 +272,7 @@ def _fit_layer_lists(config: Any, found: dict[str, Any], sizes: Sizes) -> None:
 
 
 def _lists_of_layers(config: Any, layers: int) -> dict[str, Any]:
-    """The settings that have one entry for each layer."""
+    """Returns the settings that have one entry per layer."""
     return {
         name: value
         for name, value in vars(config).items()
@@ -276,7 +281,9 @@ def _lists_of_layers(config: Any, layers: int) -> dict[str, Any]:
 
 
 def _kept_layers(lists: dict[str, Any], sizes: Sizes) -> list[int]:
-    """The first layer of each kind, at most six; none where the entries of layers cannot be compared."""
+    """Returns the indices of the first layer of each kind, at most six, or of the first `sizes.layers` layers if there
+    are fewer kinds; empty if the entries of layers cannot be compared.
+    """
     kinds = list(zip(*lists.values(), strict=True))
     if any(isinstance(item, (dict, list)) for kind in kinds for item in kind):
         return []
@@ -285,7 +292,7 @@ def _kept_layers(lists: dict[str, Any], sizes: Sizes) -> list[int]:
 
 
 def _small_overrides(changed: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
-    """The settings that a configuration overrides for single layers, shrunk like the others."""
+    """Returns the settings that a configuration overrides for a single layer, shrunk like the others."""
     found = {key: small_number(key, each, sizes) if type(each) is int else each for key, each in changed.items()}
     if changed.get("num_key_value_heads") == changed.get("num_attention_heads") is not None:
         found["num_key_value_heads"] = found["num_attention_heads"]

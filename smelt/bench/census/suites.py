@@ -8,11 +8,11 @@ from smelt.bench.workloads import find_workload
 
 
 def suite_names() -> list[str]:
-    """`suite/model` of every entry."""
+    """Returns `suite/model` for every entry."""
     return [each.key for each in suite_workloads("all")]
 
 
 def suite_subject(name: str) -> Subject:
-    """The model and the batch that the benchmark runs."""
+    """Build the model and the batch that the benchmark runs."""
     workload = find_workload(name)
     return Subject(workload.build(), workload.batch(), workload.suite, workload.shape)

@@ -1,1 +1,1 @@
-"""Data-parallel, sharded and tensor-parallel training on several processes: `smelt bench distributed`."""
+"""`smelt bench distributed`: data-parallel, sharded and tensor-parallel training on several processes."""

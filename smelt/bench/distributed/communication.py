@@ -1,4 +1,4 @@
-"""Collectives in a profiler's trace of a step: when they ran, and how much of them ran while kernels computed.
+"""Collectives in a profiler's trace of a step: when they ran, and which share of their time overlapped with kernels.
 
 The trace is the JSON that `torch.profiler.profile.export_chrome_trace` writes. Times in it are microseconds.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Interval = tuple[float, float]
-"""Begin and end in seconds."""
+"""Begin and end of an interval in seconds."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Collective:
     Attributes:
         kind: NCCL's name of the operation, such as `AllReduce`.
         begin, end: seconds since the first kernel of the trace.
-        nbytes: bytes of the rank's input, 0 where the trace does not have them.
+        nbytes: number of bytes of the rank's input; 0 if the trace does not contain it.
     """
 
     kind: str
@@ -31,19 +31,21 @@ class Collective:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What a GPU did in one step: intervals of computation, without overlaps and in order, and the collectives."""
+    """The activity of a GPU in one step: intervals of computation, without overlaps and in order, and the
+    collectives.
+    """
 
     compute: tuple[Interval, ...]
     collectives: tuple[Collective, ...]
 
     @property
     def seconds(self) -> float:
-        """From the first kernel to the end of the last."""
+        """Time in seconds from the begin of the first kernel to the end of the last."""
         ends = [end for _, end in self.compute] + [each.end for each in self.collectives]
         return max(ends, default=0.0)
 
     def computed_until(self, moment: float) -> float:
-        """Seconds of computation before `moment`."""
+        """Returns the seconds of computation before `moment`."""
         return sum(min(end, moment) - begin for begin, end in self.compute if begin < moment)
 
     def hidden_share(self) -> float | None:
@@ -55,14 +57,14 @@ class Timeline:
 
 
 KINDS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "SendRecv", "Reduce")
-"""NCCL's names of collectives as they occur in kernels' names; ReduceScatter and AllReduce before Reduce."""
+"""NCCL's names of collectives as they occur in kernels' names; AllReduce and ReduceScatter come before Reduce."""
 
 ITEM_BYTES = {"Float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Long": 8, "Int": 4, "Byte": 1, "Char": 1}
-"""Bytes of an element by the name of a dtype in NCCL's trace events."""
+"""Number of bytes of an element by the name of its dtype in NCCL's trace events."""
 
 
 def timeline(events: Iterable[Mapping[str, Any]]) -> Timeline:
-    """The timeline of a trace's events: all of category `kernel`, `gpu_memcpy` and `gpu_memset`."""
+    """Returns the timeline of the trace's events of the categories `kernel`, `gpu_memcpy` and `gpu_memset`."""
     found = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and "dur" in event]
     start = min((event["ts"] for event in found), default=0.0)
     compute: list[Interval] = []
@@ -78,17 +80,17 @@ def timeline(events: Iterable[Mapping[str, Any]]) -> Timeline:
 
 
 def kind_of(kernel: str) -> str:
-    """The collective of a NCCL kernel's name, or the name itself."""
+    """Returns the collective in the name of a NCCL kernel, or the name itself if it contains none."""
     return next((kind for kind in KINDS if kind in kernel), kernel)
 
 
 def nbytes_of(args: Mapping[str, Any]) -> int:
-    """Bytes of a collective's input from the arguments of its trace event."""
+    """Returns the number of bytes of a collective's input from the arguments of its trace event."""
     return int(args.get("In msg nelems", 0)) * ITEM_BYTES.get(args.get("dtype", ""), 0)
 
 
 def union(intervals: Iterable[Interval]) -> Sequence[Interval]:
-    """The intervals in order, those that touch or overlap joined."""
+    """Sort the intervals and join those that touch or overlap."""
     joined: list[Interval] = []
     for begin, end in sorted(intervals):
         if joined and begin <= joined[-1][1]:

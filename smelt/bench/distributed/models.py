@@ -1,4 +1,4 @@
-"""The models of `smelt bench distributed`: two Llamas, and every model that `smelt bench` measures."""
+"""The models of `smelt bench distributed`: two Llamas, and every model of `smelt bench`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smelt.bench.workloads import find_workload, token_batch
 
 
 def llama(name: str, decoder: Decoder, batch: int, length: int, shape: str) -> Workload:
-    """The training of a Llama without a key cache on `batch` sequences of `length` tokens a rank."""
+    """Returns the workload that trains a Llama without a key cache on `batch` sequences of `length` tokens per rank."""
     build = partial(decoder.build, use_cache=False)
     tokens = token_batch(batch, length, decoder.vocabulary)
     return Workload(
@@ -29,10 +29,11 @@ LLAMAS = {
 
 
 def find_model(name: str, device: str) -> Workload:
-    """The workload of that name; models of the suites have their small size on a CPU and the published one on a GPU.
+    """Returns the workload of that name; models of the suites have their small size on a CPU and the published one on a
+    GPU.
 
     Raises:
-        OptionError: no such name (lists the nearest).
-        MissingPackages: it needs packages that are not installed.
+        OptionError: no workload has the name (the message lists the nearest names).
+        MissingPackages: the workload needs packages that are not installed.
     """
     return LLAMAS[name] if name in LLAMAS else find_workload(name, "full" if device.startswith("cuda") else "cpu")

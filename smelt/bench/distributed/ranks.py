@@ -32,7 +32,9 @@ from smelt.bench.steps import build_model, precision, use_tf32
 from smelt.bench.workload import Settings
 
 COMPARED_STEPS = 5
-"""Steps whose losses are compared with eager's, and after which the parameters are; the first is the cold start."""
+"""Number of steps whose losses are compared with eager's, and after which the parameters are compared; the first of
+these steps is the cold start.
+"""
 
 WARMUP_STEPS = 5
 TRACED_STEPS = 2
@@ -43,11 +45,11 @@ class Task:
     """One measurement: a model under one wrapper, compiled by one contender.
 
     Attributes:
-        reference: where each rank finds the parameters that it compares its own with (this name, a dot and the rank).
-            The first measurement of a row writes them.
-        device: `cpu` or `cuda`, where each rank takes the GPU of its local rank.
-        optimizer: `sgd` or `adamw` (fused on a GPU).
-        rounds, steps: timed rounds, and steps in each.
+        reference: path prefix of the files of reference parameters, one per rank (this prefix, a dot and the rank). The
+            first measurement of a row writes them; later ones compare their parameters with them.
+        device: `cpu` or `cuda`; on `cuda` each rank takes the GPU of its local rank.
+        optimizer: name of the optimizer: `sgd` or `adamw` (fused on a GPU).
+        rounds, steps: number of timed rounds, and of steps in each round.
     """
 
     model: str
@@ -62,7 +64,7 @@ class Task:
 
 
 def main(task_file: str, result_file: str) -> int:
-    """Measure the task; the exit code is 1 if that failed."""
+    """Measure the task; returns the exit code, which is 1 if the measurement failed."""
     task = Task(**json.loads(Path(task_file).read_text()))
     rank, device = int(os.environ["RANK"]), rank_device(task.device)
     try:
@@ -76,14 +78,14 @@ def main(task_file: str, result_file: str) -> int:
         traceback.print_exc()
         Path(f"{result_file}.{rank}").write_text(f"rank {rank}: {type(error).__name__}: {error}")
         sys.stderr.flush()
-        os._exit(1)  # a regular end would wait for collectives that other ranks have not begun
+        os._exit(1)  # a regular exit would wait for collectives that other ranks have not begun
     if rank == 0:
         Path(result_file).write_text(json.dumps(found))
     return 0
 
 
 def rank_device(device: str) -> str:
-    """This rank's device; it becomes the current one."""
+    """Returns this rank's device, which also becomes the current device."""
     if not device.startswith("cuda"):
         return device
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -92,7 +94,7 @@ def rank_device(device: str) -> str:
 
 
 def measured(task: Task, device: str) -> dict[str, Any]:
-    """Losses, cold start, step time, peak memory, and the share of communication that computation hides.
+    """Measure losses, cold start, step time, peak memory, and the share of communication that computation hides.
 
     Returns:
         `cold_s` (seconds of the first step), `step_s` (median over rounds, of the slowest rank), `peak_mb` (MiB),
@@ -134,7 +136,9 @@ def measured(task: Task, device: str) -> dict[str, Any]:
 
 
 def training_step(task: Task, settings: Settings) -> tuple[Callable[[], Tensor], nn.Module]:
-    """A step (forward, loss, backward, optimizer) of the wrapped model, and the wrapped model."""
+    """Returns a function that makes one step (forward, loss, backward, optimizer) of the wrapped model, and
+    that model.
+    """
     workload, wrapper = find_model(task.model, settings.device), find_wrapper(task.wrapper)
     model = build_model(workload, settings)
     call = wrapper.wrap(model, find_contender(task.contender), settings, dist.get_world_size())
@@ -154,16 +158,17 @@ def training_step(task: Task, settings: Settings) -> tuple[Callable[[], Tensor],
 
 
 def optimizer_of(name: str, model: nn.Module, device: str) -> torch.optim.Optimizer:
-    """The optimizer over the model's (possibly sharded) parameters."""
+    """Make the optimizer over the model's (possibly sharded) parameters."""
     if name == "sgd":
         return torch.optim.SGD(model.parameters(), lr=1e-3)
     return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.startswith("cuda"))
 
 
 def parameter_error(model: nn.Module, reference: Path) -> float:
-    """Largest difference of this rank's parameters from those in the file, relative to the largest element of each.
+    """Returns the largest difference of this rank's parameters from those in the file, relative to the largest element
+    of each parameter.
 
-    Where the file does not exist, it is written, and the difference is 0.
+    If the file does not exist, the parameters are written to it, and the result is 0.
     """
     own = [local(parameter).detach().cpu() for parameter in model.parameters()]
     if not reference.exists():
@@ -178,12 +183,12 @@ def parameter_error(model: nn.Module, reference: Path) -> float:
 
 
 def local(parameter: Tensor) -> Tensor:
-    """This rank's shard of a sharded parameter, or the parameter itself."""
+    """Returns this rank's shard of a sharded parameter, or the parameter itself."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
 def traced(step: Callable[[], Tensor], device: str) -> Any:
-    """The timeline of the last of a few traced steps on a GPU; None on a CPU."""
+    """Returns the timeline of the last of a few traced steps on a GPU; None on a CPU."""
     if not device.startswith("cuda"):
         return None
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
@@ -200,7 +205,7 @@ def traced(step: Callable[[], Tensor], device: str) -> Any:
 
 
 def slowest(values: list[float], device: str) -> list[float]:
-    """Element by element the largest value of all ranks."""
+    """Returns for each position of `values` the largest value of all ranks."""
     tensor = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return tensor.tolist()

@@ -10,10 +10,11 @@ grows: the input of an all-gather has its measured bytes times the measured numb
 the link inside a node while all GPUs are in one node, otherwise the smaller of that and a GPU's share of the network.
 
 Collectives run one after another on their own stream. A collective begins at the earliest when as much has been
-computed as in the measured step when it began there. Computation waits for an all-gather at the position at which the
-next all-gather began (one block of prefetching), and for every other collective at the position of the last collective.
+computed as in the measured step when that collective began. Computation waits for an all-gather at the position at
+which the next all-gather began (one block of prefetching), and for every other collective at the position of the last
+collective.
 
-The model leaves out that collectives slow kernels down, congestion, and ranks that are late.
+The model ignores that collectives slow kernels down, congestion, and differences between ranks.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from smelt.bench.distributed.communication import Collective, Timeline
 
 @dataclass(frozen=True)
 class Cluster:
-    """The machines that are predicted for.
+    """The machines for which steps are predicted.
 
     Attributes:
-        gpus_per_node: GPUs of one node.
-        inner_gbytes, outer_gbytes: 10^9 bytes a second that one GPU sends, inside a node and over the network.
-        inner_latency_s, outer_latency_s: seconds of one hop.
+        gpus_per_node: number of GPUs of one node.
+        inner_gbytes, outer_gbytes: bandwidth with which one GPU sends, in 10^9 bytes per second, inside a node and over
+            the network.
+        inner_latency_s, outer_latency_s: latency of one hop in seconds, inside a node and over the network.
     """
 
     gpus_per_node: int = 8
@@ -41,7 +43,7 @@ class Cluster:
     outer_latency_s: float = 12e-6
 
     def seconds(self, kind: str, nbytes: float, gpus: int) -> float:
-        """Time of one collective; `nbytes` of input on each of `gpus`. 0 on a single GPU."""
+        """Returns the seconds of one collective with `nbytes` of input on each of `gpus` GPUs; 0 on a single GPU."""
         if gpus < 2:
             return 0.0
         inside = gpus <= self.gpus_per_node
@@ -52,7 +54,7 @@ class Cluster:
 
 
 def ring(kind: str, nbytes: float, gpus: int) -> tuple[int, float]:
-    """Hops and bytes sent by one GPU in a ring algorithm."""
+    """Returns the number of hops and of bytes sent by one GPU in a ring algorithm."""
     match kind:
         case "AllReduce":
             return 2 * (gpus - 1), 2 * (gpus - 1) / gpus * nbytes
@@ -66,7 +68,9 @@ def ring(kind: str, nbytes: float, gpus: int) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a step on `gpus` GPUs, and the share of the step in which computation waited for collectives."""
+    """A predicted step: its seconds on `gpus` GPUs, and the share of the step in which computation waited for
+    collectives.
+    """
 
     gpus: int
     seconds: float
@@ -74,10 +78,11 @@ class Prediction:
 
 
 def predict(measured: Timeline, measured_gpus: int, gpus: int, cluster: Cluster) -> Prediction:
-    """The step of `measured`, taken on `measured_gpus`, on `gpus` of a cluster."""
+    """Predict the step of `measured`, which was traced on `measured_gpus` GPUs, on `gpus` GPUs of a cluster."""
     needs = needed_at(measured)
     clock = computed = stream = 0.0
-    waits: list[tuple[float, float]] = []  # computation position, end of the collective that is needed there
+    # (seconds of computation at which the collective is needed, end of the collective)
+    waits: list[tuple[float, float]] = []
     for each in measured.collectives:
         position = measured.computed_until(each.begin)
         clock, computed, waits = advance(clock, computed, position, waits)
@@ -91,7 +96,9 @@ def predict(measured: Timeline, measured_gpus: int, gpus: int, cluster: Cluster)
 
 
 def needed_at(measured: Timeline) -> dict[Collective, float]:
-    """Seconds of computation after which each collective's result is needed; see the module's docstring."""
+    """Returns for each collective the seconds of computation after which its result is needed; see the module's
+    docstring.
+    """
     collectives = measured.collectives
     last = max((measured.computed_until(each.begin) for each in collectives), default=0.0)
     gathers = [each for each in collectives if each.kind == "AllGather"]
@@ -102,10 +109,10 @@ def needed_at(measured: Timeline) -> dict[Collective, float]:
 def advance(
     clock: float, computed: float, position: float, waits: Sequence[tuple[float, float]]
 ) -> tuple[float, float, list[tuple[float, float]]]:
-    """Compute from `computed` to `position`, waiting for the collectives that are needed on the way.
+    """Advance the computation from `computed` to `position`, waiting for the collectives that are needed before it.
 
     Returns:
-        The clock and the position then, and the waits that come later.
+        The clock and the position afterwards, and the remaining waits.
     """
     due = sorted(wait for wait in waits if wait[0] <= position)
     for needed, end in due:

@@ -23,7 +23,7 @@ from smelt.bench.machine import describe_machine
 from smelt.bench.processes.process import cache_environment, end_session, last_line
 
 SINGLE = "single"
-"""The wrapper of one process, which the others' steps are compared with."""
+"""The wrapper of one process, with whose steps those of the other wrappers are compared."""
 
 GOALS = (
     ("ddp", "step / one process", "step_s", (SINGLE, "smelt"), 1.03),
@@ -33,22 +33,24 @@ GOALS = (
     ("fsdp2", "step / torch.compile's", "step_s", ("fsdp2", "torch.compile"), 1.0),
     ("fsdp2", "peak memory / eager's", "peak_mb", ("fsdp2", "eager"), 1.0),
 )
-"""Wrapper of smelt's row, comparison, figure, (wrapper, contender) by whose figure it is divided, largest ratio."""
+"""(wrapper of smelt's row, title of the comparison, figure, (wrapper, contender) whose figure is the divisor, maximum
+ratio) for each goal.
+"""
 
 WIDTH = 110
-"""Columns of text that the table takes, also where the output is not a terminal."""
+"""Width of the table in columns of text, also if the output is not a terminal."""
 
 Row = dict[str, dict[str, Any]]
-"""By contender the figures of `ranks.measured`, or `failed`."""
+"""The figures of `ranks.measured` by contender, or `failed` with the reason."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is measured.
+    """The settings of a run.
 
     Attributes:
-        processes: ranks on this machine, one GPU each on `cuda`.
-        limit_s: seconds that one measurement may take.
+        processes: number of ranks on this machine; each has one GPU on `cuda`.
+        limit_s: maximum number of seconds that one measurement may take.
     """
 
     wrappers: tuple[str, ...]
@@ -59,10 +61,10 @@ class Run:
 
 
 def measure(run: Run, wrapper: str, contender: str, folder: Path) -> dict[str, Any]:
-    """One measurement in fresh processes with empty compiler caches.
+    """Make one measurement in fresh processes with empty compiler caches; returns its figures.
 
     Args:
-        folder: keeps the reference parameters of the row between its measurements.
+        folder: directory that keeps the reference parameters of the row between its measurements.
     """
     processes = 1 if wrapper == SINGLE else run.processes
     task = replace(run.task, wrapper=wrapper, contender=contender, reference=str(folder / f"reference-{wrapper}"))
@@ -114,7 +116,7 @@ def run_distributed(run: Run, command: str, console: Console, json_file: Path | 
 
 
 def table(rows: Mapping[str, Row], title: str) -> Table:
-    """A line for each wrapper and contender."""
+    """Make a table with a line for each wrapper and contender."""
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, title=title)
     for head in ("wrapper", "compiled by"):
         shown.add_column(head, no_wrap=True)
@@ -129,7 +131,7 @@ def table(rows: Mapping[str, Row], title: str) -> Table:
 
 
 def figures(rows: Mapping[str, Row], wrapper: str, contender: str) -> Iterable[str]:
-    """The cells of one measurement; see `table`. Errors are those against the first contender of the row."""
+    """Yields the cells of one measurement; see `table`. Errors are relative to the first contender of the row."""
     found, first = rows[wrapper][contender], next(iter(rows[wrapper].values()))
     yield f"{found['step_s'] * 1e3:.2f}"
     for other in (rows[wrapper].get("eager", {}), rows.get(SINGLE, {}).get(contender, {})):
@@ -147,7 +149,7 @@ def figures(rows: Mapping[str, Row], wrapper: str, contender: str) -> Iterable[s
 
 
 def failures(rows: Mapping[str, Row]) -> Iterable[str]:
-    """A line for each measurement that failed."""
+    """Yields a line for each measurement that failed."""
     for wrapper, row in rows.items():
         for contender, found in row.items():
             if "failed" in found:
@@ -155,7 +157,7 @@ def failures(rows: Mapping[str, Row]) -> Iterable[str]:
 
 
 def goals(rows: Mapping[str, Row]) -> Iterable[str]:
-    """A line for each comparison whose two figures were measured."""
+    """Yields a line for each goal whose two figures were measured."""
     for wrapper, what, key, (other, contender), most in GOALS:
         above = rows.get(wrapper, {}).get("smelt", {}).get(key)
         below = rows.get(other, {}).get(contender, {}).get(key)
@@ -165,7 +167,7 @@ def goals(rows: Mapping[str, Row]) -> Iterable[str]:
 
 
 def predictions(rows: Mapping[str, Row], processes: int, gpus: Sequence[int], cluster: Cluster) -> Table:
-    """Predicted steps on more GPUs, for each measurement that has a timeline; see `simulation`."""
+    """Make a table of predicted steps on more GPUs, for each measurement that has a timeline; see `simulation`."""
     shown = Table(box=box.SIMPLE_HEAD, title="predicted steps in ms (share of waiting for collectives)")
     for head in ("wrapper", "compiled by", *(f"{number} GPUs" for number in gpus)):
         shown.add_column(head)
@@ -180,6 +182,6 @@ def predictions(rows: Mapping[str, Row], processes: int, gpus: Sequence[int], cl
 
 
 def timeline_of(values: Mapping[str, Any]) -> Timeline:
-    """A timeline from its plain values."""
+    """Make a timeline from its plain values."""
     compute = tuple((begin, end) for begin, end in values["compute"])
     return Timeline(compute, tuple(Collective(**each) for each in values["collectives"]))

@@ -27,7 +27,7 @@ class Wrapper:
 
     Attributes:
         wrap: (model, prepare, settings, number of processes) -> the callable that computes the model's output.
-        same_batch: all ranks take one batch together, in place of one batch each.
+        same_batch: whether all ranks take the same batch, instead of one batch each.
     """
 
     wrap: Callable[[nn.Module, Prepare, Settings, int], Any]
@@ -35,22 +35,24 @@ class Wrapper:
 
 
 def single(model: nn.Module, prepare: Prepare, settings: Settings, processes: int) -> Any:
-    """The compiled model of one process."""
+    """Compile the model of a single process."""
     return prepare(model, settings)
 
 
 def ddp(model: nn.Module, prepare: Prepare, settings: Settings, processes: int) -> Any:
-    """The compiled `DistributedDataParallel`, the order that PyTorch's documentation recommends."""
+    """Compile `DistributedDataParallel` of the model, in the order that PyTorch's documentation recommends."""
     return prepare(DistributedDataParallel(model, device_ids=device_ids(settings)), settings)
 
 
 def ddp_inside(model: nn.Module, prepare: Prepare, settings: Settings, processes: int) -> Any:
-    """`DistributedDataParallel` around the compiled model."""
+    """Wrap the compiled model in `DistributedDataParallel`."""
     return DistributedDataParallel(prepare(model, settings), device_ids=device_ids(settings))
 
 
 def fsdp2(model: nn.Module, prepare: Prepare, settings: Settings, processes: int) -> Any:
-    """`fully_shard` of each repeated block, compiled first, and of the model with the remaining parameters."""
+    """Compile each repeated block and shard it with `fully_shard`, then shard the model with the remaining
+    parameters.
+    """
     mesh = init_device_mesh(torch.device(settings.device).type, (processes,))
     for container, name, block in list(repeated_blocks(model)):
         compiled: Any = prepare(block, settings)
@@ -61,7 +63,7 @@ def fsdp2(model: nn.Module, prepare: Prepare, settings: Settings, processes: int
 
 
 def fsdp2_whole(model: nn.Module, prepare: Prepare, settings: Settings, processes: int) -> Any:
-    """`fully_shard` of each repeated block and of the model, which is then compiled as a whole."""
+    """Shard each repeated block and the model with `fully_shard`, then compile the model as a whole."""
     mesh = init_device_mesh(torch.device(settings.device).type, (processes,))
     for _, _, block in list(repeated_blocks(model)):
         fully_shard(block, mesh=mesh)
@@ -70,10 +72,11 @@ def fsdp2_whole(model: nn.Module, prepare: Prepare, settings: Settings, processe
 
 
 def tensor_parallel(model: nn.Module, prepare: Prepare, settings: Settings, processes: int) -> Any:
-    """Attention and feed-forward layers of a Llama split by columns, then rows, over all processes; then compiled.
+    """Split attention and feed-forward layers of a Llama by columns, then rows, over all processes; then compile the
+    model.
 
     Raises:
-        OptionError: the model has no layers of Llama's names.
+        OptionError: the model has no layers with Llama's names.
     """
     mesh = init_device_mesh(torch.device(settings.device).type, (processes,))
     columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
@@ -103,10 +106,10 @@ WRAPPERS = {
 
 
 def find_wrapper(name: str) -> Wrapper:
-    """The wrapper of that name.
+    """Returns the wrapper of that name.
 
     Raises:
-        OptionError: an unknown name (lists the valid ones).
+        OptionError: the name is unknown (the message lists the valid names).
     """
     if name not in WRAPPERS:
         raise unknown_name("wrapper", name, tuple(WRAPPERS))
@@ -114,15 +117,15 @@ def find_wrapper(name: str) -> Wrapper:
 
 
 def device_ids(settings: Settings) -> list[torch.device] | None:
-    """DDP's argument: the rank's GPU, or None on a CPU."""
+    """Returns the argument `device_ids` of DDP: the rank's GPU, or None on a CPU."""
     device = torch.device(settings.device)
     return [device] if device.type == "cuda" else None
 
 
 def repeated_blocks(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
-    """(list of modules, name in it, block) of each block in a list of at least two blocks of one class.
+    """Yields (list of modules, name in it, block) of each block in a list of at least two blocks of one class.
 
-    Lists inside a block are part of that block.
+    Lists inside a block are not searched.
     """
     for child in model.children():
         members = list(child.named_children())

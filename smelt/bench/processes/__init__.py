@@ -1,1 +1,1 @@
-"""Processes that measure: each task in a fresh one, forked from a server that has imported the libraries."""
+"""Measuring processes: each task runs in a fresh one, forked from a server that has imported the libraries."""

@@ -31,18 +31,24 @@ sys.modules["smelt"] = package
 from smelt.bench.processes.server import serve
 serve(sys.argv[2:])
 """
-"""Starts a server under a bare `smelt` package, so that the compiler is imported only by who measures it."""
+"""Program that starts a server with an empty `smelt` package, so that only the processes that measure the compiler
+import it.
+"""
 
 SERVER_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""A library that asks for a GPU when it is imported must not start CUDA, which cannot be used after a fork then."""
+"""Environment of a server: a library that looks for a GPU during import must not start CUDA, which cannot be used after
+a fork then.
+"""
 
 POLL_S = 0.2
-"""How often memory is looked at."""
+"""Seconds between two checks of a process's memory."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A task without a value: the row's status and the reason; `phase` is the last one it reported, if any."""
+    """The failure of a task: the row's status and the reason; `phase` is the last phase that the task reported, or
+    empty.
+    """
 
     status: str
     error: str
@@ -51,20 +57,20 @@ class Failure:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one process may use: seconds, and MiB of memory of it and its children (None: no limit)."""
+    """The limits of one process: seconds, and MiB of memory of it and its children (None: no limit)."""
 
     seconds: float = 1800.0
     memory_mb: float | None = None
 
 
 class Answers:
-    """Lines of JSON from a pipe, read with a timeout."""
+    """Reads lines of JSON from a pipe, with a timeout."""
 
     def __init__(self, pipe: int) -> None:
         self.pipe, self._rest = pipe, b""
 
     def next(self, wait_s: float | None) -> Any:
-        """The next line's value; None after the timeout.
+        """Returns the value of the next line; None after the timeout.
 
         Raises:
             EOFError: the pipe is closed.
@@ -85,8 +91,8 @@ class Server:
     """A process that forks a process for each task (see `server`), one at a time.
 
     Args:
-        packages: libraries to import once, before the first task.
-        threads: torch's threads in every task, or None for torch's own choice.
+        packages: names of the libraries to import once, before the first task.
+        threads: number of torch's threads in every task, or None for torch's own choice.
         turns: the folder that this server's tasks share with those of other servers, so that only one is timed at a
             time; see `turns`.
     """
@@ -104,7 +110,7 @@ class Server:
         self.close()
 
     def run(self, task: Mapping[str, Any], environment: Mapping[str, str], limits: Limits) -> dict[str, Any] | Failure:
-        """Run one task in a fresh process; its value, or a Failure after an error, a crash or at a limit."""
+        """Run one task in a fresh process; returns its value, or a Failure after an error, a crash or at a limit."""
         with tempfile.TemporaryDirectory(prefix="smelt-bench-") as name:
             task_file, result_file, log_file = (Path(name) / file for file in ("task.json", "result.json", "log.txt"))
             task_file.write_text(json.dumps(task))
@@ -136,7 +142,7 @@ class Server:
             try:
                 return self._wait(answers, pid, limits)
             finally:
-                # What the task started (compilers, workers) goes with it.
+                # Processes that the task started (compilers, workers) are ended with it.
                 end_session(pid)
                 self._running = None
                 if self.turns:
@@ -162,7 +168,8 @@ class Server:
             raise EOFError
         if self._child is None or self._child[0].poll() is not None:
             command = [sys.executable, "-c", BOOT, str(PACKAGE), *self.packages]
-            # A session of its own: Ctrl-C reaches the parent alone, which then ends what runs.
+            # The server leads a separate session: Ctrl-C reaches only the parent, which then ends the server and its
+            # tasks.
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -176,7 +183,7 @@ class Server:
         return self._child
 
     def close(self) -> None:
-        """End the server and what it runs; may be called from another thread."""
+        """End the server and its task; may be called from another thread."""
         self.closed = True
         self._stop()
 
@@ -195,12 +202,12 @@ class Server:
 
 
 def phase_file_of(result_file: Path) -> Path:
-    """The file into which a task writes its phase, to be read if it hangs or crashes."""
+    """Returns the path of the file into which a task writes its phase, to be read if the task hangs or crashes."""
     return result_file.with_name("phase.txt")
 
 
 def run_task(task: Mapping[str, Any], environment: Mapping[str, str], timeout_s: float) -> dict[str, Any] | Failure:
-    """Run one task in a fresh process, by a new server."""
+    """Run one task in a fresh process of a new server."""
     with Server() as server:
         return server.run(task, environment, Limits(timeout_s))
 
@@ -214,7 +221,7 @@ def _exceeded(pid: int, deadline: float, limits: Limits) -> Failure | None:
 
 
 def _memory_mb(pid: int) -> float:
-    """Resident memory of a process and its children in MiB."""
+    """Returns the resident memory of a process and its children in MiB."""
     total = 0
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
@@ -225,7 +232,7 @@ def _memory_mb(pid: int) -> float:
 
 
 def end_session(pid: int) -> None:
-    """End a process that leads a session, and all that it has started."""
+    """End a process that leads a session, and all processes that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -237,20 +244,21 @@ def _exit_reason(code: int) -> str:
 
 
 def last_line(log_file: Path) -> str:
-    """The last line of a log that is not empty, at most 400 characters of it."""
+    """Returns the last line of a log that is not empty, at most 400 characters of it."""
     lines = [line.strip() for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1][:400] if lines else "it said nothing"
 
 
 CACHES = {"SMELT_CACHE_DIR": "smelt", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
-"""Where compilers keep what they built: the variable, and the folder's name."""
+"""Environment variables of the compilers' caches, each with the name of its folder."""
 
 
 def cache_environment(folder: Path, contenders: Iterable[str]) -> dict[str, str]:
-    """Environment variables that put caches into `folder` and make smelt raise its failures.
+    """Make the cache folders of the contenders in `folder`; returns environment variables that select them and make
+    smelt raise its failures.
 
-    Every contender has its own folder there, so that it starts with empty caches. A process with several contenders
-    gets a folder with the caches of all of them.
+    Every contender has a separate folder, so that it starts with empty caches. A process with several contenders gets a
+    folder with the caches of all of them.
     """
     folders = [folder / "".join(letter if letter.isalnum() else "_" for letter in name) for name in contenders]
     used = folders[0] if len(folders) == 1 else folder / "together"
@@ -259,12 +267,12 @@ def cache_environment(folder: Path, contenders: Iterable[str]) -> dict[str, str]
         if each != used:
             _link_tree(each, used)
     found = {"SMELT_STRICT": os.environ.get("SMELT_STRICT", "1"), "HF_HUB_OFFLINE": "1"}
-    found["SMELT_VERIFY"] = os.environ.get("SMELT_VERIFY", "0")  # checks at each call would count as time of the step
+    found["SMELT_VERIFY"] = os.environ.get("SMELT_VERIFY", "0")  # checks at each call would add to the time of the step
     return found | {variable: str(used / name) for variable, name in CACHES.items()}
 
 
 def _link_tree(source: Path, target: Path) -> None:
-    """Link the files of `source` into `target`, without copying them; files that `target` has stay."""
+    """Link the files of `source` into `target` without copying them; files that `target` already has are kept."""
     for folder, _, files in os.walk(source):
         to = target / Path(folder).relative_to(source)
         to.mkdir(parents=True, exist_ok=True)

@@ -30,10 +30,10 @@ LIBRARIES = {
     "timm": ["timm"],
     "transformers": ["transformers", "transformers.modeling_utils", "transformers.loss.loss_utils"],
 }
-"""Package that a workload needs -> modules to import before the first task, because their import is slow."""
+"""Modules to import before the first task, because their import is slow, by the package that a workload needs."""
 
 COMPILER = "smelt"
-"""If `packages` contains this name, the compiler of this project is imported as well: for runs that do not measure cold
+"""If `packages` contains this name, the compiler of this project is imported as well, for runs that do not measure cold
 starts.
 """
 
@@ -52,7 +52,7 @@ def preload(packages: Sequence[str]) -> None:
         load_compiler()
     for package in packages:
         for module in LIBRARIES.get(package, []):
-            # A library that does not import fails the rows that need it, with its own message.
+            # A library whose import fails makes the rows that need it fail, with its own message.
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
 
@@ -60,7 +60,7 @@ def preload(packages: Sequence[str]) -> None:
 def serve(packages: Sequence[str]) -> None:
     """Fork one process for each request until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print must not be taken for an answer
+    os.dup2(2, 1)  # text that libraries print must not be read as an answer
     preload(packages)
     for line in sys.stdin:
         request = json.loads(line)
@@ -73,7 +73,7 @@ def serve(packages: Sequence[str]) -> None:
 
 
 def run(request: dict[str, Any]) -> NoReturn:
-    """The forked process: one task in a session of its own, with its output in a file."""
+    """The forked process: runs one task in a new session, with its output in a file."""
     code = 1
     try:
         os.setsid()

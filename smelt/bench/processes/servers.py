@@ -1,4 +1,4 @@
-"""Several measuring servers with the interface of one, for tasks that may run at the same time."""
+"""Several measuring servers with the interface of one server, for tasks that may run at the same time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from smelt.bench.processes.process import Failure, Limits, Server
 
 
 class Servers:
-    """Runs as many tasks at a time as it has servers; a further one waits for a free server.
+    """Runs as many tasks at the same time as there are servers; a further task waits for a free server.
 
     Args:
-        number: of servers. Each imports the packages when its first task comes.
-        packages, threads, turns: of each server, see `Server`.
+        number: number of servers. Each imports the packages before its first task.
+        packages, threads, turns: arguments of each server, see `Server`.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Servers:
         return self._servers[0].closed
 
     def run(self, task: Mapping[str, Any], environment: Mapping[str, str], limits: Limits) -> dict[str, Any] | Failure:
-        """One task in a fresh process, see `Server.run`; may be called from several threads."""
+        """Run one task in a fresh process, see `Server.run`; may be called from several threads."""
         server = self._free.get()
         try:
             return server.run(task, environment, limits)
@@ -48,6 +48,6 @@ class Servers:
             self._free.put(server)
 
     def close(self) -> None:
-        """End all servers and what they run; may be called from another thread."""
+        """End all servers and their tasks; may be called from another thread."""
         for server in self._servers:
             server.close()

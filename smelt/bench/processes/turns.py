@@ -1,8 +1,8 @@
 """Lets tasks run at the same time but be timed one at a time: while one is timed, all others are stopped.
 
 The tasks of a run share a folder with a file for each; the task that is timed holds the lock on the file `turn` and
-stops the others by signal. So most of a run (starting, compiling, judging) shares the machine, and times are taken on
-an idle one.
+stops the others by signal. So the tasks share the machine for most of a run (starting, compiling, judging), while times
+are measured on an idle one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER = "SMELT_BENCH_TURNS"
-"""The variable that names the folder; without it a task has the machine for itself."""
+"""Environment variable with the path of the shared folder; without it a task is not stopped by others."""
 
 DRAIN_S = 0.2
-"""How long what the others have queued on a GPU may go on."""
+"""Seconds to wait after the other tasks are stopped, in which a GPU finishes the work that they have queued."""
 
 
 def join_turns() -> None:
@@ -32,7 +32,7 @@ def join_turns() -> None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """A context in which all other tasks of the run are stopped. Waits for its turn."""
+    """A context in which all other tasks of the run are stopped. Entering it waits until no other task is timed."""
     folder = _folder()
     if folder is None:
         yield
@@ -49,9 +49,9 @@ def alone() -> Iterator[None]:
 
 
 def leave(folder: Path, task: int) -> None:
-    """Called by the parent when a task has ended, possibly during its turn: the stopped tasks continue."""
+    """Continue the stopped tasks: the parent calls this when a task has ended, possibly while it was timed."""
     (folder / str(task)).unlink(missing_ok=True)
-    with _turn(folder, fcntl.LOCK_EX):  # there is no turn, or it is another task's
+    with _turn(folder, fcntl.LOCK_EX):  # no task is timed, or another one was
         _send(_tasks(folder), signal.SIGCONT)
 
 

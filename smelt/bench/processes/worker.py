@@ -35,7 +35,7 @@ from smelt.bench.workloads import find_workload
 
 
 class Failed(Exception):
-    """A measurement that ended early: the row's status and the reason."""
+    """Raised when a measurement ends early, with the row's status and the reason."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
@@ -44,7 +44,7 @@ class Failed(Exception):
 
 @contextmanager
 def failing_as(status: str) -> Iterator[None]:
-    """Turn any error inside into Failed with that status."""
+    """A context in which any error becomes a Failed with that status."""
     try:
         yield
     except Failed:
@@ -54,21 +54,23 @@ def failing_as(status: str) -> Iterator[None]:
 
 
 def describe_error(error: BaseException) -> str:
-    """Type, message and innermost source location, in at most a few hundred characters."""
+    """Describe an error by type, message and innermost source location, in at most a few hundred characters."""
     frames = traceback.extract_tb(error.__traceback__)
     at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {str(error)[:600]}{at}"
 
 
 def read_settings(values: dict[str, Any]) -> Settings:
-    """The settings of a task; those that concern the process are applied."""
+    """Make the settings of a task and apply those that concern the process."""
     settings = Settings(**values)
     use_tf32(settings)
     return settings
 
 
 def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> dict[str, Any]:
-    """The first step, timed from the built model on, then `steps` more; peak memory of the first and of the others."""
+    """Time the first step, from the built model on, then make `steps` more; returns also the peak memory of the first
+    and of the others.
+    """
     options = read_settings(settings)
     broken = "eager_fails" if contender == "eager" else "fail_compile"
     with failing_as(broken):
@@ -88,7 +90,7 @@ def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> d
     steady = meter.peak_mb() if steps and steady_known else None
     reserved = meter.reserved_mb()
     with failing_as("fail_run"):
-        watched = environment().debug_memory  # it would run by operators of PyTorch, which would be counted
+        watched = environment().debug_memory  # the check would run operators of PyTorch, which would be counted
         left = stepper.eager_operators() if steps and not watched else None
     return {
         "first_s": first,
@@ -102,9 +104,11 @@ def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> d
 def steps(
     model: str, contenders: Sequence[str], settings: dict[str, Any], rounds: int, warmup: int, least_s: float = 0.0
 ) -> dict[str, Any]:
-    """Seconds of each step, contenders taking turns (A B C A B C); one that fails leaves the others running.
+    """Time steps of the contenders in turn (A B C A B C); returns the seconds of each. A contender that fails does not
+    end the others.
 
-    There are at least `rounds` of each, and more until the rounds have taken `least_s` (ten times as many at most).
+    Each makes at least `rounds` steps, and more until the rounds have taken `least_s` seconds (at most ten times
+    `rounds`).
     """
     options = read_settings(settings)
     with failing_as("fail_run"):
@@ -124,7 +128,7 @@ def steps(
             running[name] = stepper
             found[name] = {"seconds": []}
         gc.collect()
-        meter.release()  # memory of a contender that ran out of it, for the next ones
+        meter.release()  # free the memory of a contender that ran out of it, for the next ones
     with alone():
         started = time.perf_counter()
         for taken in range(10 * rounds):
@@ -140,7 +144,7 @@ def steps(
 
 
 def tensors(model: str, contender: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The most memory that the tensors of the third step take."""
+    """Measure the largest memory that the tensors of the third step take."""
     options = read_settings(settings)
     with failing_as("fail_run"):
         if not options.device.startswith("cuda"):
@@ -154,7 +158,9 @@ def tensors(model: str, contender: str, settings: dict[str, Any]) -> dict[str, A
 
 
 def accuracy(model: str, contender: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The contender's verdict against eager in float64, as a dictionary, and what its compiler counted."""
+    """Judge the contender against eager in float64; returns the verdict as a dictionary, and what the compiler
+    counted.
+    """
     options = read_settings(settings)
     with failing_as("fail_compile"):
         try:
@@ -165,26 +171,28 @@ def accuracy(model: str, contender: str, settings: dict[str, Any]) -> dict[str, 
 
 
 def overhead(contender: str, guards: bool) -> dict[str, Any]:
-    """Seconds of a call: `x + 1`, and, if requested, of BERT-base and 48 blocks with graphs that do nothing."""
+    """Measure the seconds of a call: of `x + 1` and, if requested, of BERT-base and 48 blocks with graphs that do
+    nothing.
+    """
     with failing_as("fail_run"):
         found = call_overhead(contender)
         return found | (guard_overhead(contender) if guards else {})
 
 
 def copy_speed(device: str) -> dict[str, Any]:
-    """Bytes a second of a copy on the device."""
+    """Measure a copy on the device in bytes per second."""
     with failing_as("fail_run"):
         return {"bytes_s": measure_copy(device)}
 
 
 def bandwidth(problem: str, dtype: str, device: str, contenders: Sequence[str]) -> dict[str, Any]:
-    """Seconds of a program that moves memory, see `smelt.bench.bandwidth.measure`."""
+    """Measure the seconds of a program that moves memory, see `smelt.bench.bandwidth.measure`."""
     with failing_as("fail_run"):
         return measure_problem(problem, dtype, device, contenders)
 
 
 def census(library: str, architecture: str) -> dict[str, Any]:
-    """The outcome of one architecture of a library in eval and train mode, see `smelt.bench.census.examine`."""
+    """Examine one architecture of a library in eval and train mode, see `smelt.bench.census.examine`."""
     try:
         return examine(lambda: find_library(library).build(architecture), report_phase)
     except EagerFails as error:
@@ -192,13 +200,13 @@ def census(library: str, architecture: str) -> dict[str, Any]:
 
 
 def ahead(model: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """An artefact of a model's step, see `smelt.bench.ahead.measure`."""
+    """Make an artefact of a model's step, see `smelt.bench.ahead.measure`."""
     with failing_as("fail_compile"):
         return save(model, read_settings(settings))
 
 
 def first_pass(model: str, contender: str, passes: dict[str, Any]) -> dict[str, Any]:
-    """A decoder's first pass, see `smelt.bench.regional.measure`."""
+    """Measure a decoder's first pass, see `smelt.bench.regional.measure`."""
     with failing_as("eager_fails" if contender == "eager" else "fail_compile"):
         given = regional.Passes(**passes)
         use_tf32(given.settings())
@@ -206,7 +214,7 @@ def first_pass(model: str, contender: str, passes: dict[str, Any]) -> dict[str, 
 
 
 def passes_in_turn(model: str, contenders: Sequence[str], passes: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Passes of a decoder by several contenders in turn, see `smelt.bench.regional.measure`."""
+    """Measure passes of a decoder by several contenders in turn, see `smelt.bench.regional.measure`."""
     with failing_as("fail_run"):
         given = regional.Passes(**passes)
         use_tf32(given.settings())

@@ -1,4 +1,4 @@
-"""Threads that process items, each with its own measuring server; Ctrl-C and SIGTERM end them."""
+"""Threads that process items, each with a separate measuring server; Ctrl-C and SIGTERM end them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ Done = TypeVar("Done")
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does (which a shell switches off for what it starts in the background)."""
+    """A context in which SIGTERM ends a run as Ctrl-C does (which a shell switches off for programs in the
+    background).
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -32,17 +34,18 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 class Workers(Generic[Item, Done]):
-    """Runs items side by side; while a task of one is timed, the others stand still.
+    """Processes items side by side; while a task of one item is timed, the tasks of the others are stopped.
 
     Args:
-        jobs: items at a time.
-        packages, threads: of each server, see `Server`.
-        do: what is done with an item.
-        keep: called with every result, one at a time.
-        retry: whether a result that was measured beside others is to be measured once more alone, after all others.
-        lanes: tasks that one item may run side by side.
-        seconds: the work ends after so many. An item that would take longer than what is left, judged by the longest so
-            far, is not begun; one that is being done then is lost.
+        jobs: number of items that are processed at the same time.
+        packages, threads: arguments of each server, see `Server`.
+        do: function that processes an item.
+        keep: callback for every result; calls do not overlap.
+        retry: function that decides whether a result that was measured beside others is measured once more alone, after
+            all others.
+        lanes: number of tasks that one item may run side by side.
+        seconds: maximum duration of the work. An item is not begun if the remaining time is shorter than the longest
+            item took so far; an unfinished item is lost.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class Workers(Generic[Item, Done]):
         """Process all items with these servers.
 
         Raises:
-            TimeoutError: the time is over.
+            TimeoutError: the maximum duration has passed.
         """
         for item in todo:
             self._todo.put(item)
@@ -111,7 +114,7 @@ class Workers(Generic[Item, Done]):
                     raise TimeoutError
 
     def _left(self) -> float:
-        """Seconds that are left."""
+        """Returns the remaining seconds, which are infinite without a maximum."""
         return float("inf") if self._deadline is None else self._deadline - time.monotonic()
 
     def _items(self, server: Servers, alone: bool) -> None:
@@ -124,14 +127,14 @@ class Workers(Generic[Item, Done]):
             try:
                 done = self.do(item, server)
                 if self._stop.is_set():
-                    return  # it was cut short
+                    return  # the item was interrupted
                 with self._lock:
                     self._longest = max(self._longest, time.monotonic() - begin)
                     if not alone and self.retry(done):
                         self._later.append(item)
                     else:
                         self.keep(done)
-            except BaseException as error:  # a bug of the bench itself: the run ends with it
+            except BaseException as error:  # a bug of the bench itself ends the run
                 self._errors.append(error)
                 self._stop.set()
                 return

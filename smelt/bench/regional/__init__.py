@@ -1,1 +1,1 @@
-"""Compilation of whole models and of their repeated blocks: the rows of Accelerate's table of regional compilation."""
+"""Compares compilation of whole models and of their repeated blocks, with the models of a table by Accelerate."""

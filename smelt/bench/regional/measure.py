@@ -1,7 +1,7 @@
-"""The measurements of one row: the first pass of a contender, or passes of several in turn.
+"""The measurements of one row: the first pass of a contender, or passes of several contenders in turn.
 
-A pass is what Accelerate measures: forward with gradients switched on, without a cache of keys, 128 tokens. With
-`train` backward follows, and the gradients are dropped.
+A pass is the same as in Accelerate's measurement: a forward of 128 tokens with gradients enabled, without a key cache.
+With `train` a backward follows, and the gradients are dropped.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 SEED = 0
 
 WARMUP = 3
-"""Passes before the first that is timed."""
+"""Number of passes before the first timed pass."""
 
 
 def chosen_dtype(name: str | None, device: str) -> str:
-    """The given name, else the usual one for the device.
+    """Returns the given name of a dtype, or the device's default.
 
     Raises:
-        OptionError: an unknown name.
+        OptionError: the name is unknown.
     """
     if name is not None and name not in DTYPES:
         raise unknown_name("dtype", name, tuple(DTYPES))
@@ -42,12 +42,12 @@ def chosen_dtype(name: str | None, device: str) -> str:
 
 @dataclass(frozen=True)
 class Passes:
-    """How a model is run: plain values, which are sent to a measuring process.
+    """The settings of a model's passes: plain values, which are sent to a measuring process.
 
     Args:
-        batch: sequences of `length` tokens.
-        train: backward follows each forward.
-        dtype: of the parameters, a name of DTYPES.
+        batch: number of sequences of `length` tokens.
+        train: whether a backward follows each forward.
+        dtype: dtype of the parameters, a name of DTYPES.
     """
 
     batch: int
@@ -57,18 +57,18 @@ class Passes:
     device: str = "cpu"
 
     def settings(self) -> Settings:
-        """The settings for contenders. TF32 is allowed, as in the published table."""
+        """Returns the settings for contenders. TF32 is allowed, as in the published table."""
         return Settings(train=self.train, device=self.device, precision="tf32", dynamic=None)
 
     def made(self, model: str) -> tuple[nn.Module, Tensor]:
-        """The model, and tokens of shape (batch, length) on its device."""
+        """Make the model, and tokens of shape (batch, length) on its device."""
         torch.manual_seed(SEED)
         decoder = find_decoder(model)
         built = decoder.build().to(self.device, DTYPES[self.dtype])
         return built, torch.randint(0, decoder.vocabulary, (self.batch, self.length), device=self.device)
 
     def pass_of(self, model: nn.Module, compiled: Callable[..., Any], tokens: Tensor) -> Callable[[], Tensor]:
-        """One pass; it gives the logits, of shape (batch, length, vocabulary)."""
+        """Returns a function that makes one pass and returns the logits, of shape (batch, length, vocabulary)."""
 
         def forward() -> Tensor:
             logits: Tensor = compiled(input_ids=tokens, use_cache=False).logits
@@ -84,7 +84,7 @@ class Passes:
 
 
 def first_pass(model: str, contender: str, passes: Passes) -> dict[str, Any]:
-    """Seconds from the built model to the end of the first pass, with the import of the compiler."""
+    """Measure the seconds from the built model to the end of the first pass, with the import of the compiler."""
     built, tokens = passes.made(model)
     meter = meter_of(passes.device)
     meter.wait_for_device()
@@ -96,9 +96,10 @@ def first_pass(model: str, contender: str, passes: Passes) -> dict[str, Any]:
 
 
 def passes_in_turn(model: str, contenders: Sequence[str], passes: Passes, rounds: int) -> dict[str, Any]:
-    """Seconds of each pass, contenders taking turns (A B C A B C), and how far each one's logits are from the first's.
+    """Time passes of the contenders in turn (A B C A B C), and compare each contender's logits with those of the first.
 
-    They share the parameters, which no pass changes. `error` is the largest difference, relative to the largest logit.
+    The contenders share the parameters, which no pass changes. `error` is the largest difference of the logits,
+    relative to the largest logit.
     """
     built, tokens = passes.made(model)
     meter = meter_of(passes.device)

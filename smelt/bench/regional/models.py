@@ -1,4 +1,4 @@
-"""The decoders of the table: Llamas with random weights, of sizes for two cores and of published ones."""
+"""The decoders of the table: Llamas with random weights, in sizes for two cores and in published sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smelt.bench.builders import transformers_model
 
 @dataclass(frozen=True)
 class Decoder:
-    """A Llama: number of layers, width, query heads, key heads, and the inner width of a layer."""
+    """The sizes of a Llama: number of layers, width, query heads, key heads, and the inner width of a layer."""
 
     layers: int
     width: int
@@ -24,7 +24,7 @@ class Decoder:
     vocabulary: int
 
     def build(self, **settings: Any) -> nn.Module:
-        """The model with random weights, in eval mode, as it is measured. `settings` go to its config, too."""
+        """Build the model with random weights, in eval mode, as it is measured. `settings` go to its config, too."""
         config: dict[str, Any] = {
             "num_hidden_layers": self.layers,
             "hidden_size": self.width,
@@ -47,17 +47,17 @@ DECODERS = {
     "8B": Decoder(32, 4096, 32, 8, 14336, 128256),
     "13B": Decoder(40, 5120, 40, 40, 13824, 32032),
 }
-"""By name; the last four are those of the published table."""
+"""Decoder by name; the last four are those of the published table."""
 
 USUAL = {"cpu": ("8-layers", "32-layers"), "cuda": ("1B", "3B", "8B", "13B")}
-"""What is measured unless models are named."""
+"""Names of the decoders that are measured by default, by device."""
 
 
 def find_decoder(name: str) -> Decoder:
-    """The decoder of that name.
+    """Returns the decoder of that name.
 
     Raises:
-        OptionError: there is none (lists those there are).
+        OptionError: no decoder has the name (the message lists all names).
     """
     if name not in DECODERS:
         raise unknown_name("model", name, tuple(DECODERS))
@@ -65,10 +65,10 @@ def find_decoder(name: str) -> Decoder:
 
 
 def chosen_decoders(names: Sequence[str], device: str) -> list[str]:
-    """The given names, each once, else the usual ones for the device.
+    """Returns the given names without duplicates, or the defaults for the device.
 
     Raises:
-        OptionError: there is no decoder of a name.
+        OptionError: a name is unknown.
     """
     chosen = list(dict.fromkeys(names)) or list(USUAL[device.partition(":")[0]])
     for name in chosen:

@@ -38,14 +38,16 @@ GOALS = (
     ("whole cold start / torch.compile's regional", "cold_s", SMELT, TORCH_REGIONS, 0.5),
     ("regional cold start / torch.compile's regional", "cold_s", SMELT_REGIONS, TORCH_REGIONS, 0.5),
 )
-"""What is compared, of whom with whom, and the most that it should be."""
+"""(title of the comparison, figure, contender, contender whose figure is the divisor, maximum ratio) for each goal."""
 
 Row = dict[str, dict[str, Any]]
-"""By contender `cold_s`, `seconds`, `step_s` (their median) and `error`, or `failed`."""
+"""By contender: `cold_s`, `seconds`, `step_s` (their median) and `error`, or `failed` with the reason."""
 
 
 def measure_row(model: str, passes: Passes, contenders: Sequence[str], rounds: int, server: Server) -> Row:
-    """One model at one batch size: each contender's first pass with empty caches, then passes of all in turn."""
+    """Measure one model at one batch size: each contender's first pass with empty caches, then passes of all in
+    turn.
+    """
     row: Row = {name: {} for name in contenders}
     given: dict[str, Any] = {"model": model, "passes": asdict(passes)}
     with tempfile.TemporaryDirectory(prefix="smelt-bench-regional-") as folder:
@@ -77,13 +79,14 @@ def run_regional(
     console: Console,
     json_file: Path | None = None,
 ) -> dict[str, Row]:
-    """Measure each model at each batch size; print a table and the goals of each row, keep all in `json_file`.
+    """Measure each model at each batch size; print a table and the goals of each row, and write all figures to
+    `json_file`.
 
     Args:
         passes: the settings; their batch is replaced by each of `batches`.
 
     Returns:
-        Rows by their names, `32-layers, 1x128`.
+        Rows by name, such as `32-layers, 1x128`.
     """
     rows: dict[str, Row] = {}
     with Server(["transformers", "accelerate"] if TORCH_REGIONS in contenders else ["transformers"]) as server:
@@ -104,7 +107,7 @@ def run_regional(
 
 
 def table(rows: Mapping[str, Row], title: str) -> Table:
-    """All rows, one line a contender."""
+    """Make a table of all rows, with one line per contender."""
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, title=title)
     for head in ("model", "compiled by"):
         shown.add_column(head, no_wrap=True)
@@ -127,7 +130,7 @@ def table(rows: Mapping[str, Row], title: str) -> Table:
 
 
 def failures(rows: Mapping[str, Row]) -> Iterable[str]:
-    """A line for each contender that failed."""
+    """Yields a line for each contender that failed."""
     for name, row in rows.items():
         for contender, value in row.items():
             if "failed" in value:
@@ -135,7 +138,7 @@ def failures(rows: Mapping[str, Row]) -> Iterable[str]:
 
 
 def goals(rows: Mapping[str, Row]) -> Iterable[str]:
-    """A line for each comparison, as far as both were measured."""
+    """Yields a line for each goal whose two figures were measured."""
     for name, row in rows.items():
         for what, key, ours, theirs, most in GOALS:
             above, below = row.get(ours, {}).get(key), row.get(theirs, {}).get(key)

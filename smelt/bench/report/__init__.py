@@ -1,5 +1,5 @@
-"""`smelt bench report`: saved benchmark runs as figures, as Markdown, as one HTML page, and compared with one another.
+"""`smelt bench report`: saved benchmark runs as figures, as Markdown, as one HTML page, and in comparison.
 
-In the order of the flow: summary (figures), compare (two runs), sections and rows (figures as plain text), plots, then
-markdown and html, which render all of it, and write.
+The modules in the order of the flow: summary (figures), compare (two runs), sections and rows (figures as plain text),
+plots, then markdown and html, which render all of it, and write.
 """

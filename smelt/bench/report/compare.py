@@ -1,7 +1,7 @@
-"""Two runs in; the changes for one contender out, regressions first.
+"""Compares two runs: returns the changes of one contender, regressions first.
 
-Speed is compared as speed-up over eager within each run, so that a busier machine does not look like a slower
-compiler. Cold starts and memory are compared directly, and only between equal machines.
+Speed is compared as the speed-up over eager within each run, so that the load of the machine does not look like a
+slower compiler. Cold starts and memory are compared directly, and only between equal machines.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from smelt.bench.report.summary import (
 from smelt.bench.results import Benchmark, Result, Row, Spread
 
 STEP = 1.05
-"""A speed-up must change by more than this factor, and by more than the noise, to be reported."""
+"""Minimum factor of the change of a speed-up, which must exceed the noise as well, to be reported."""
 
 COST = 1.10
-"""The same for cold starts and peak memory, of which there is one measurement a run."""
+"""Minimum factor of the change of a cold start or a peak of memory to be reported; a run measures each of these
+once.
+"""
 
 KINDS = {
     "broke": "passed before, does not now",
@@ -51,18 +53,20 @@ KINDS = {
     "new": "new rows",
     "removed": "removed rows",
 }
-"""What may have changed, in the order of a report."""
+"""Title by kind of change, in the order of a report."""
 
 WORSE = ("broke", "slower", "cold", "memory", "breaks")
 """The kinds that are regressions."""
 
 MACHINE = ("cpu", "cores", "threads", "gpus", "system")
-"""What must be equal for absolute figures to be compared."""
+"""Facts of the machine that must be equal for absolute figures to be compared."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One row's change. `factor` above 1 is how many times worse (or better) it is; `text` gives both figures."""
+    """One row's change. `factor` above 1 is how many times worse (or better) the figure is; `text` gives both
+    figures.
+    """
 
     kind: str
     row: Row
@@ -82,15 +86,15 @@ class Comparison:
     differs: list[str] = field(default_factory=list)
 
     def of(self, *kinds: str) -> list[Change]:
-        """The changes of these kinds."""
+        """Returns the changes of these kinds."""
         return [change for change in self.changes if change.kind in kinds]
 
 
 def compare(old: Benchmark, new: Benchmark, contender: str | None = None) -> Comparison:
-    """What changed from `old` to `new` for the contender (default: the one that `new` is about).
+    """Returns the changes from `old` to `new` for the contender (default: the judged contender of `new`).
 
     Raises:
-        OptionError: a contender that took part in neither.
+        OptionError: the contender took part in neither run.
     """
     before, after = ({row_key(row): row for row in merge([run])[0]} for run in (old, new))
     rows = [*after.values(), *before.values()]
@@ -113,12 +117,12 @@ def compare(old: Benchmark, new: Benchmark, contender: str | None = None) -> Com
 
 
 def _means(pairs: Sequence[tuple[float | None, float | None]]) -> tuple[Mean | None, Mean | None]:
-    """The geometric means of the first and of the second numbers."""
+    """Returns the geometric means of the first and of the second numbers."""
     return Mean.of(pair[0] for pair in pairs), Mean.of(pair[1] for pair in pairs)
 
 
 def machine_differences(old: Benchmark, new: Benchmark) -> list[str]:
-    """`name: old, now new` for each fact of the machine and each version that differs."""
+    """Returns `name: old, now new` for each fact of the machine and each version that differs."""
     facts = [
         {name: value for name, value in run.machine.items() if name != "packages"} | run.machine.get("packages", {})
         for run in (old, new)
@@ -136,7 +140,7 @@ def _only(rows: dict[Key, Row], others: dict[Key, Row], kind: str) -> list[Chang
 
 
 def row_changes(old: Row, new: Row, name: str, absolute: bool = True) -> list[Change]:
-    """Everything that changed in one row. Figures are compared only where it passed in both."""
+    """Returns all changes in one row. Figures are compared only if the contender passed in both runs."""
     before, after = old.results.get(name), new.results.get(name)
     if before is None or after is None:
         missing = "before" if before is None else "now"
@@ -154,7 +158,7 @@ def row_changes(old: Row, new: Row, name: str, absolute: bool = True) -> list[Ch
 
 
 def status_changes(row: Row, before: Result, after: Result) -> list[Change]:
-    """The change of a row that did not pass in both runs."""
+    """Returns the change of a row that did not pass in both runs."""
     was, now = (f"{result.status}: {first_line(result)}" for result in (before, after))
     unjudged = ("skipped", "eager_fails")
     if before.status == after.status:
@@ -170,7 +174,7 @@ def status_changes(row: Row, before: Result, after: Result) -> list[Change]:
 
 
 def step_change(old: Row, new: Row, name: str) -> Change | None:
-    """A speed-up over eager that changed by more than STEP and by more than the noise."""
+    """Returns the change of a speed-up over eager by more than STEP and by more than the noise, or None."""
     before, after = speedup(old, name), speedup(new, name)
     if before is None or after is None:
         return None
@@ -183,8 +187,9 @@ def step_change(old: Row, new: Row, name: str) -> Change | None:
 
 
 def noise(old: Row, new: Row, name: str) -> float:
-    """The relative noise of the change between two speed-ups: the half distances between the quartiles of their four
-    measurements, as the root of the sum of squares."""
+    """Returns the relative noise of the change between two speed-ups: the root of the sum of squares of the relative
+    half distances between the quartiles of their four measurements.
+    """
     steps = [row.results[who].step for row in (old, new) for who in (BASE, name)]
     return math.sqrt(sum(_half_spread(step) ** 2 for step in steps if step))
 
@@ -196,7 +201,7 @@ def _half_spread(step: Spread) -> float:
 def cost_change(
     old: Row, new: Row, name: str, kind: str, figure: Figure, show: Callable[[float], str]
 ) -> Change | None:
-    """A cost that changed by more than COST, with the change of the reference's own cost."""
+    """Returns the change of a cost by more than COST, with the change of the reference's own cost, or None."""
     before, after = figure(old.results[name]), figure(new.results[name])
     if not before or not after:
         return None
@@ -212,7 +217,7 @@ def cost_change(
 
 
 def break_change(row: Row, before: Result, after: Result) -> Change | None:
-    """A changed number of graph breaks, where both runs counted them."""
+    """Returns the change of the number of graph breaks if both runs counted them, or None."""
     if "breaks" not in before.counts or "breaks" not in after.counts:
         return None
     was, now = count(before, "breaks"), count(after, "breaks")
@@ -223,5 +228,5 @@ def break_change(row: Row, before: Result, after: Result) -> Change | None:
 
 
 def regressions(changes: Sequence[Change]) -> int:
-    """How many rows got worse in some way."""
+    """Returns the number of rows with at least one regression."""
     return len({row_key(change.row) for change in changes if change.kind in WORSE})

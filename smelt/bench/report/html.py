@@ -1,4 +1,4 @@
-"""Sections, plots and rows in; one HTML page out that needs no other file and no network."""
+"""Renders sections, plots and rows as one HTML page that needs no other file and no network."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ document.getElementById("filter")?.addEventListener("input", (event) => {
 
 
 def report_html(benchmarks: Sequence[Benchmark], comparison: Comparison | None = None) -> str:
-    """The report on all runs as one page, after the comparison where there is one."""
+    """Returns the report on all runs as one page, after the comparison if there is one."""
     rows, replaced = merge(benchmarks)
     blocks = [section_html(section) for section in comparison_sections(comparison)] if comparison else []
     blocks += [f'<p class="lead">{escape(line)}</p>' for line in headline(rows)]
@@ -85,7 +85,7 @@ def report_html(benchmarks: Sequence[Benchmark], comparison: Comparison | None =
 
 
 def plots_html(rows: Sequence[Row]) -> list[str]:
-    """The plots for which there are figures."""
+    """Returns the plots for which there are figures."""
     name = find_judged(rows)
     plots = {
         "Speed-ups over eager": speedup_plot(rows),
@@ -95,7 +95,7 @@ def plots_html(rows: Sequence[Row]) -> list[str]:
 
 
 def section_html(section: Section) -> str:
-    """A heading, the paragraph and a table that can be sorted."""
+    """Render a heading, the paragraph and a sortable table."""
     text = f"<h2>{escape(section.title)}</h2>\n"
     text += f'<p class="soft">{escape(section.text)}</p>\n' if section.text else ""
     if not section.heads:
@@ -105,19 +105,19 @@ def section_html(section: Section) -> str:
 
 
 def heads_html(heads: Sequence[str], left: int) -> str:
-    """The head of a table whose first `left` columns are text."""
+    """Render the head of a table whose first `left` columns are text."""
     cells = (f"<th{' class=left' if index < left else ''}>{escape(head)}</th>" for index, head in enumerate(heads))
     return f"<thead><tr>{''.join(cells)}</tr></thead>\n"
 
 
 def line_html(line: Sequence[str], left: int) -> str:
-    """A line of plain text cells."""
+    """Render a line of plain text cells."""
     cells = (f"<td{' class=left' if index < left else ''}>{escape(cell)}</td>" for index, cell in enumerate(line))
     return f"<tr>{''.join(cells)}</tr>"
 
 
 def rows_html(rows: Sequence[Row]) -> str:
-    """Every row and contender, with a filter, and the details of each below a button."""
+    """Render every row and contender, with a filter, and the details of each below a button."""
     if not rows:
         return ""
     bodies = "".join(entry_html(*entry) for entry in entries(rows))
@@ -127,7 +127,9 @@ def rows_html(rows: Sequence[Row]) -> str:
 
 
 def entry_html(row: Row, result: Result, other: str) -> str:
-    """One contender on one row: a line, and its details. `other` is the contender that starts are compared with."""
+    """Render one contender on one row: a line, and its details. `other` is the contender with which starts are
+    compared.
+    """
     model, *rest = entry_cells(row, result, other)
     cells = [f'<td class=left><button aria-expanded="false">{escape(model)}</button></td>']
     for index, cell in enumerate(rest, 1):
@@ -139,7 +141,7 @@ def entry_html(row: Row, result: Result, other: str) -> str:
 
 
 def details_html(row: Row, result: Result, other: str) -> str:
-    """All figures of one contender on one row."""
+    """Render all figures of one contender on one row."""
     blocks = [_list(about_lines(row, result, other))]
     if result.error:
         blocks.append(f"<h4>{escape(result.status)}</h4><pre>{escape(result.error)}</pre>")

@@ -1,4 +1,4 @@
-"""Sections in; Markdown out."""
+"""Renders sections as Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smelt.bench.tables import LEGEND
 
 
 def report_markdown(benchmarks: Sequence[Benchmark], comparison: Comparison | None = None) -> str:
-    """The report on all runs as one Markdown text, after the comparison where there is one."""
+    """Returns the report on all runs as one Markdown text, after the comparison if there is one."""
     rows, replaced = merge(benchmarks)
     blocks = ["# Benchmark report\n"]
     if comparison is not None:
@@ -27,12 +27,12 @@ def report_markdown(benchmarks: Sequence[Benchmark], comparison: Comparison | No
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """The comparison alone."""
+    """Returns the comparison alone."""
     return "\n".join(section_markdown(section) for section in comparison_sections(comparison))
 
 
 def section_markdown(section: Section) -> str:
-    """A heading, the paragraph and the table."""
+    """Render a heading, the paragraph and the table."""
     text = f"## {escape(section.title)}\n"
     text += f"\n{escape(section.text)}\n" if section.text else ""
     if not section.heads:
@@ -47,5 +47,5 @@ def _escaped(line: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def escape(text: str) -> str:
-    """Text that stays one cell of a table and is shown as it is."""
+    """Escape text so that it is one cell of a table and is shown unchanged."""
     return re.sub(r"([\\`*|<\[\]]|_(?!\w)|(?<!\w)_)", r"\\\1", " ".join(text.split()))

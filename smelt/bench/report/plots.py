@@ -1,4 +1,4 @@
-"""Rows in; SVG out, to stand inside of an HTML page. Colours are the page's CSS variables, so they follow its theme."""
+"""Plots rows as SVG for an HTML page. Colours are the page's CSS variables, so they follow its theme."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from smelt.bench.results import Row
 VARIABLES = {"#0a0b01": "--ink", "#0a0b02": "--line", "#0a0b03": "--rival"} | {
     f"#0a0b1{index}": f"--series-{index}" for index in range(4)
 }
-"""Colours that are only placeholders: each becomes a CSS variable of the page."""
+"""CSS variable of the page by placeholder colour, which it replaces."""
 
 INK, LINE, RIVALS, *SERIES = VARIABLES
 
 TICKS = tuple(m * 10.0**e for e in range(-4, 5) for m in (1, 2, 5))
 
 NAMED = 24
-"""Up to so many rows have their names below a plot."""
+"""Maximum number of rows whose names are written below a plot."""
 
 STYLE = {
     "svg.fonttype": "none",
@@ -49,13 +49,13 @@ STYLE = {
 
 
 def colour(name: str, names: Sequence[str]) -> str:
-    """A contender's colour placeholder: a fixed one for the rival, the others in order."""
+    """Returns a contender's placeholder colour: a fixed colour for torch.compile, the others in order."""
     others = [other for other in names if other not in (BASE, RIVAL)]
     return RIVALS if name in (BASE, RIVAL) else SERIES[others.index(name) % len(SERIES)]
 
 
 def speedup_plot(rows: Sequence[Row]) -> str | None:
-    """Speed-ups over eager in ascending order, a panel for each setting, or None where there are none."""
+    """Plot speed-ups over eager in ascending order, a panel for each setting; None without speed-ups."""
     names = [name for name in compared(rows) if name != BASE]
     known = [value for row in rows for name in names if (value := speedup(row, name)) is not None]
     groups = _groups([row for row in rows if any(speedup(row, name) for name in names)])
@@ -85,7 +85,7 @@ def speedup_plot(rows: Sequence[Row]) -> str | None:
 
 
 def cold_plot(rows: Sequence[Row], name: str) -> str | None:
-    """The cold starts of a contender and of its reference, paired by row, or None where no row has both."""
+    """Plot the cold starts of a contender and of its reference, paired by row; None if no row has both."""
     other = reference(rows, name)
     both = [row for row in rows if other != name and ratio(row, name, other, cold_s) is not None]
     if not both:
@@ -119,12 +119,12 @@ def _groups(rows: Sequence[Row]) -> dict[Setting, list[Row]]:
 
 
 def _shares(n: int) -> list[float]:
-    """`n` evenly spaced positions from 0 to 1; a single one is in the middle."""
+    """Returns `n` evenly spaced positions from 0 to 1; a single one is in the middle."""
     return [0.5] if n == 1 else [index / (n - 1) for index in range(n)]
 
 
 def _log_axis(panel: Any, text: str, values: Sequence[float]) -> None:
-    """A log axis that holds the values, with ticks at 1, 2 and 5 times powers of ten."""
+    """Set up a logarithmic axis that covers the values, with ticks at 1, 2 and 5 times powers of ten."""
     low, high = min(values) / 1.15, max(values) * 1.15
     panel.set_yscale("log")
     panel.set_ylim(low, high)
@@ -136,7 +136,7 @@ def _log_axis(panel: Any, text: str, values: Sequence[float]) -> None:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """matplotlib's settings for a figure of ours, for as long as it is drawn."""
+    """A context with matplotlib's settings for the figures of a report."""
     with matplotlib.rc_context(STYLE):
         yield
 
@@ -148,7 +148,9 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _svg(figure: Figure, name: str, label: str) -> str:
-    """The figure as an <svg> element without links, whose ids begin with `name` and whose colours are variables."""
+    """Convert the figure to an <svg> element without links, whose ids begin with `name` and whose colours are
+    variables.
+    """
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     text = file.getvalue()

@@ -1,4 +1,4 @@
-"""The README's figures of GPUs, written from the files of results in the repository.
+"""Writes the README's figures of GPUs from the files of results in the repository.
 
 `smelt bench report bench/results/*.json --readme README.md` replaces the text between the two marks; a test fails when
 the README differs from the files.
@@ -31,14 +31,14 @@ def write_readme(path: Path, files: Iterable[Path]) -> None:
     """Replace the README's figures of a GPU by those of the files.
 
     Raises:
-        SmeltError: a file that cannot be read or holds something else; a README without the two marks.
+        SmeltError: a file cannot be read or is no file of results, or the README lacks the two marks.
     """
     text = path.read_text(encoding="utf-8")
     path.write_text(replace_section(text, gpu_section(*read_files(files)), path.name), encoding="utf-8")
 
 
 def replace_section(text: str, section: str, name: str) -> str:
-    """`text` with `section` between the marks."""
+    """Returns `text` with `section` between the marks."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -47,7 +47,7 @@ def replace_section(text: str, section: str, name: str) -> str:
 
 
 def read_files(files: Iterable[Path]) -> tuple[list[Benchmark], list[Bandwidth]]:
-    """Runs of models and runs of bandwidth, in the order of the files' names."""
+    """Read runs of models and runs of bandwidth, in the order of the files' names."""
     models: list[Benchmark] = []
     bandwidths: list[Bandwidth] = []
     for file in sorted(files, key=lambda file: file.name):
@@ -63,7 +63,7 @@ def read_files(files: Iterable[Path]) -> tuple[list[Benchmark], list[Bandwidth]]
 
 
 def gpu_section(models: Sequence[Benchmark], bandwidths: Sequence[Bandwidth]) -> str:
-    """Everything between the marks, as Markdown."""
+    """Returns the text between the marks, as Markdown."""
     models = [run for run in models if any(row.device != "cpu" for row in run.rows)]
     bandwidth_of_gpus = [run for run in bandwidths if run.device != "cpu"]
     paragraphs = [
@@ -78,7 +78,7 @@ def gpu_section(models: Sequence[Benchmark], bandwidths: Sequence[Bandwidth]) ->
 
 
 def model_paragraphs(models: Sequence[Benchmark]) -> list[str]:
-    """Tables and means of the models: the baselines, whole steps, the suites."""
+    """Returns tables and means of the models: the baselines, whole steps, the suites."""
     rows = [row for row in merge(models)[0] if row.device != "cpu"]
     steps = [row for row in rows if STEP in row.results]
     baselines = [row for row in rows if row.suite == "baselines" and row not in steps]
@@ -93,13 +93,13 @@ def model_paragraphs(models: Sequence[Benchmark]) -> list[str]:
 
 
 def runs_of(runs: Iterable[Benchmark], rows: Iterable[Row]) -> list[Benchmark]:
-    """The runs in which these rows were measured."""
+    """Returns the runs in which these rows were measured."""
     known = {_identity(row) for row in rows}
     return [run for run in runs if any(_identity(row) in known for row in run.rows)]
 
 
 def cards_and_days(runs: Iterable[Benchmark | Bandwidth]) -> str:
-    """Where and when runs were made: " on CARD (DAY)"."""
+    """Describe where and when runs were made: " on CARD (DAY)"."""
     found: dict[str, None] = {}
     for run in runs:
         cards = ", ".join(dict.fromkeys(run.machine.get("gpus") or ["a machine whose card is not known"]))
@@ -123,7 +123,9 @@ TEXT_HEADS = 3
 
 
 def pairs_of(row: Row) -> list[tuple[str, str, str]]:
-    """(mode, rival, ours) of a row: torch.compile in each mode with smelt in the same, or in its default."""
+    """Returns (mode, torch.compile's contender, smelt's contender) of a row, for torch.compile in each mode; smelt in
+    the same mode, or in its default.
+    """
     rivals = [name for name in row.results if family_of(name) == RIVAL]
     found = []
     for rival in rivals:
@@ -134,7 +136,7 @@ def pairs_of(row: Row) -> list[tuple[str, str, str]]:
 
 
 def baseline_section(rows: Sequence[Row], where: str) -> list[str]:
-    """The table of models and modes, and its means."""
+    """Returns the table of models and modes, and its means."""
     if not rows:
         return []
     lines = [_baseline_line(row, *pair) for row in rows for pair in pairs_of(row)]
@@ -150,7 +152,9 @@ def baseline_section(rows: Sequence[Row], where: str) -> list[str]:
 
 
 def _means(rows: Sequence[Row]) -> list[str]:
-    """How many times as fast each form of smelt is as eager and as each form of torch.compile."""
+    """Describe the geometric means of the speed of each form of smelt relative to eager and to each form of
+    torch.compile.
+    """
     rivals = dict.fromkeys(name for row in rows for name in row.results if family_of(name) == RIVAL)
     ours = dict.fromkeys(name for row in rows for name in row.results if family_of(name) == OURS)
     return [
@@ -186,7 +190,7 @@ def _with_ratio(result: Result, over_eager: float | None) -> str:
 
 
 def step_section(rows: Sequence[Row], where: str) -> list[str]:
-    """The whole step: each contender's speed against eager."""
+    """Returns the table of whole steps: each contender's speed relative to eager."""
     if not rows:
         return []
     names = list(dict.fromkeys(name for row in rows for name in row.results if name != BASE))
@@ -209,7 +213,7 @@ def step_section(rows: Sequence[Row], where: str) -> list[str]:
 
 
 def bandwidth_section(run: Bandwidth) -> list[str]:
-    """Shares of the copy's speed."""
+    """Returns the table of shares of the copy's speed."""
     names = list(dict.fromkeys(name for problem in run.problems for name in problem.figures))
     lines = []
     for problem in run.problems:
@@ -222,7 +226,7 @@ def bandwidth_section(run: Bandwidth) -> list[str]:
 
 
 def table(heads: Sequence[str], lines: Iterable[Sequence[str]], left: int) -> str:
-    """A Markdown table; the first `left` columns are text."""
+    """Make a Markdown table whose first `left` columns are text."""
     rule = "|" + "|".join("---" if index < left else "---:" for index in range(len(heads))) + "|"
     return "\n".join(["| " + " | ".join(heads) + " |", rule, *("| " + " | ".join(line) + " |" for line in lines)])
 

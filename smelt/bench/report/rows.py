@@ -1,4 +1,4 @@
-"""Rows in; a line of text and details for each contender out. Times and sizes come with their ratios."""
+"""Formats rows: a line of text and details for each contender. Times and sizes come with their ratios."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEADS = (
     "error, x eager's",
     "graphs (breaks)",
 )
-"""Columns of the table of rows; the first LEFT are text."""
+"""Heads of the columns of the table of rows; the first LEFT columns are text."""
 
 LEFT = 5
 
@@ -46,11 +46,13 @@ NOTE = (
 )
 
 Entry = tuple[Row, Result, str]
-"""A row, a contender's result in it, and whom its starts are compared with."""
+"""A row, a contender's result in it, and the contender with which its starts are compared."""
 
 
 def entries(rows: Iterable[Row]) -> list[Entry]:
-    """All contenders of all rows. Eager, the base of every ratio, has an entry only where it is alone."""
+    """Returns the entries of all contenders of all rows. Eager, the base of every ratio, has an entry only if it is
+    alone.
+    """
     return [
         (row, result, reference([row], result.contender))
         for row in rows
@@ -60,7 +62,7 @@ def entries(rows: Iterable[Row]) -> list[Entry]:
 
 
 def entry_cells(row: Row, result: Result, other: str) -> tuple[str, ...]:
-    """The cells of a line, by HEADS."""
+    """Returns the cells of a line, in the order of HEADS."""
     name, step = result.contender, result.step
     rival = speedup(row, name, RIVAL) if name != RIVAL else None
     return (
@@ -80,12 +82,12 @@ def entry_cells(row: Row, result: Result, other: str) -> tuple[str, ...]:
 
 
 def beside(value: float | None, ratio: float | None, digits: int = 2) -> str:
-    """A figure with its ratio; nothing where there is no ratio."""
+    """Format a figure with its ratio, or alone if it has no ratio."""
     return "" if value is None or ratio is None else f"{value:.{digits}f} ({ratio:.2f}x)"
 
 
 def about_lines(row: Row, result: Result, other: str) -> Lines:
-    """Inputs, ratios with both of their figures, the verdict, and counts."""
+    """Returns lines about inputs, ratios with both of their figures, the verdict, and counts."""
     verdict = result.accuracy
     lines: Lines = [("inputs", row.shape), ("dropout", row.dropout), ("note", row.note)]
     lines += [*_step_lines(row, result), *_start_lines(row, result, other)]
@@ -98,7 +100,7 @@ def about_lines(row: Row, result: Result, other: str) -> Lines:
 
 
 def _step_lines(row: Row, result: Result) -> Lines:
-    """The ratios of the step's time to eager's and torch.compile's, each with both times."""
+    """Returns lines with the ratios of the step's time to eager's and torch.compile's, each with both times."""
     lines: Lines = []
     for base in (BASE, RIVAL):
         value = speedup(row, result.contender, base) if result.contender != base else None
@@ -110,7 +112,9 @@ def _step_lines(row: Row, result: Result) -> Lines:
 
 
 def _start_lines(row: Row, result: Result, other: str) -> Lines:
-    """The ratios of the cold and the warm start's times to those of `other`, each with both times."""
+    """Returns lines with the ratios of the cold and the warm start's times to those of `other`, each with both
+    times.
+    """
     lines: Lines = []
     for title, figure in (("cold start", cold_s), ("warm start", warm_s)):
         value = ratio(row, result.contender, other, figure)
@@ -121,7 +125,7 @@ def _start_lines(row: Row, result: Result, other: str) -> Lines:
 
 
 def stage_lines(counts: Mapping[str, Any]) -> Lines:
-    """Seconds by stage, the longest first, each with its share of the whole."""
+    """Returns lines with the seconds of each stage, the longest first, and its share of the whole."""
     stages = counts.get("stage_s")
     if not isinstance(stages, dict):
         return []

@@ -1,4 +1,4 @@
-"""Figures in; titled tables of plain text out, the same for Markdown and for HTML.
+"""Turns figures into titled tables of plain text, which are the same for Markdown and for HTML.
 
 Every time and size comes with a ratio to another contender's, and every mean with its number of rows.
 """
@@ -32,7 +32,7 @@ from smelt.bench.results import Benchmark, Row
 from smelt.bench.tables import describe
 
 MAX_LISTED_LINES = 15
-"""Lines of a list of break reasons or operators."""
+"""Maximum number of lines of a list of break reasons or operators."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Section:
 
 
 def report_sections(rows: Sequence[Row], benchmarks: Sequence[Benchmark], replaced: int = 0) -> list[Section]:
-    """The whole report but for its plots and the table of rows. Sections without a line are left out."""
+    """Returns the whole report except its plots and the table of rows. Sections without a line are left out."""
     found = standings(rows)
     name = find_judged(rows)
     sections = [
@@ -66,7 +66,7 @@ def report_sections(rows: Sequence[Row], benchmarks: Sequence[Benchmark], replac
 
 
 def headline(rows: Sequence[Row]) -> list[str]:
-    """One sentence on the judged contender in each setting, over all suites where there are several."""
+    """Returns one sentence on the judged contender in each setting, over all suites if there are several."""
     name = find_judged(rows)
     found = [entry for entry in standings(rows) if entry.contender == name]
     summed = {_how(entry) for entry in found if entry.setting.suite == ALL}
@@ -91,22 +91,22 @@ def _sentence(entry: Standing) -> str:
 
 
 def times(mean: Mean) -> str:
-    """`1.82x (12 rows)`"""
+    """Format a mean, such as `1.82x (12 rows)`."""
     return f"{mean.value:.2f}x ({plural(mean.rows, 'row')})"
 
 
 def plural(n: int, noun: str) -> str:
-    """`1 row`, `2 rows`"""
+    """Format a number with its noun, such as `1 row` or `2 rows`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def setting_cells(setting: Setting, contender: str) -> tuple[str, str, str]:
-    """The first three cells of a line."""
+    """Returns the first three cells of a line."""
     return setting.suite, setting.how, contender
 
 
 def pass_section(found: Iterable[Standing]) -> Section:
-    """Pass rates."""
+    """Returns the section of pass rates."""
     failing = ("fail_accuracy", "fail_compile", "fail_run", "timeout")
     heads = ("suite", "setting", "contender", "passed", "rate", "wrong results", "compile", "run", "timeout")
     lines = []
@@ -121,7 +121,7 @@ def pass_section(found: Iterable[Standing]) -> Section:
 
 
 def speed_section(found: Iterable[Standing]) -> Section:
-    """Geometric means of step speed-ups."""
+    """Returns the section of geometric means of step speed-ups."""
     heads = ("suite", "setting", "contender", "x eager", "rows", "slower", "from - to")
     lines = [
         (*setting_cells(entry.setting, entry.contender), *_mean(entry.over_eager), *_mean(entry.over_rival))
@@ -140,7 +140,7 @@ def _mean(mean: Mean | None) -> tuple[str, ...]:
 
 
 def start_section(found: Iterable[Standing]) -> Section:
-    """Medians and ratios of cold and warm starts."""
+    """Returns the section of medians and ratios of cold and warm starts."""
     heads = ("suite", "setting", "contender", "against", "cold s", "its cold s", "ratio", "rows")
     lines = [
         (*setting_cells(entry.setting, entry.contender), start.other, *_start(entry.cold), *_start(entry.warm))
@@ -158,7 +158,7 @@ def _start(start: Start | None) -> tuple[str, ...]:
 
 
 def memory_section(found: Iterable[Standing]) -> Section:
-    """Peak memory against eager."""
+    """Returns the section of peak memory relative to eager."""
     heads = ("suite", "setting", "contender", "peak, x eager", "rows", "least", "most")
     lines = [
         (
@@ -175,7 +175,7 @@ def memory_section(found: Iterable[Standing]) -> Section:
 
 
 def graph_section(found: Iterable[Standing]) -> Section:
-    """Graphs, breaks, recompilations and fallbacks."""
+    """Returns the section of graphs, breaks, recompilations and fallbacks."""
     heads = ("suite", "setting", "contender", "rows", "one graph", "graphs", "breaks", "recompiles", "frames in eager")
     lines = [
         (*setting_cells(entry.setting, entry.contender), *(str(value) for value in vars(entry.graphs).values()))
@@ -186,7 +186,7 @@ def graph_section(found: Iterable[Standing]) -> Section:
 
 
 def slowest_section(rows: Sequence[Row], name: str) -> Section:
-    """Where the judged contender gains least."""
+    """Returns the section of the rows where the judged contender has the lowest speed-ups."""
     lines = []
     for row, value in slowest(rows, name):
         rival = speedup(row, name, RIVAL)
@@ -196,7 +196,7 @@ def slowest_section(rows: Sequence[Row], name: str) -> Section:
 
 
 def failure_section(groups: Iterable[Failures]) -> Section:
-    """Failures by reason, with the message of one example."""
+    """Returns the section of failures by reason, with the message of one example."""
     heads = ("contender", "status", "reason", "models", "rows")
     lines = [(g.contender, g.status, cut(g.reason), models(g.rows), str(len(g.rows))) for g in groups]
     text = "Grouped where the reasons differ in numbers and names only; the reason is the first row's."
@@ -204,23 +204,23 @@ def failure_section(groups: Iterable[Failures]) -> Section:
 
 
 def skipped_section(groups: Iterable[Failures]) -> Section:
-    """Rows that were not measured."""
+    """Returns the section of rows that were not measured."""
     lines = [(cut(group.reason), models(group.rows), str(len(group.rows))) for group in groups]
     return Section("Skipped", "", ("reason", "models", "rows"), lines, left=2)
 
 
 def models(rows: Iterable[Row]) -> str:
-    """The models' names, each once."""
+    """Lists the models' names without duplicates."""
     return ", ".join(dict.fromkeys(row.model for row in rows))
 
 
 def cut(text: str, most: int = 300) -> str:
-    """At most `most` characters."""
+    """Cut a text to at most `most` characters."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def tally_section(rows: Sequence[Row], name: str, key: str, title: str) -> Section:
-    """What a contender's compiler counted by name."""
+    """Returns the section of one of TALLIES, which a contender's compiler counted by name."""
     found = tallies(rows, name, key)
     lines = [(cut(text), str(seen), str(times)) for text, times, seen in found[:MAX_LISTED_LINES]]
     left_out = f"The first {MAX_LISTED_LINES} of {len(found)}." if len(found) > MAX_LISTED_LINES else ""
@@ -228,7 +228,7 @@ def tally_section(rows: Sequence[Row], name: str, key: str, title: str) -> Secti
 
 
 def run_section(benchmarks: Sequence[Benchmark], replaced: int) -> Section:
-    """Commands, machines and versions."""
+    """Returns the section of commands, machines and versions."""
     lines = [(run.command, describe(run) if run.machine else "not recorded", str(len(run.rows))) for run in benchmarks]
     notes = []
     if len({describe(run).rpartition(";")[0] for run in benchmarks}) > 1:
@@ -239,7 +239,7 @@ def run_section(benchmarks: Sequence[Benchmark], replaced: int) -> Section:
 
 
 def comparison_sections(found: Comparison) -> list[Section]:
-    """The comparison: a summary, then a table for each kind of change, regressions first."""
+    """Returns the sections of a comparison: a summary, then a table for each kind of change, regressions first."""
     worse = regressions(found.changes)
     text = f"{plural(worse, 'row')} got worse for {found.contender}, {found.same} did not change"
     if found.before and found.after:

@@ -1,7 +1,7 @@
-"""Rows in; pass rates, geometric means, start times, breaks and failures out. Figures only, without text.
+"""Summarises rows: pass rates, geometric means, start times, breaks and failures, as figures without text.
 
-A ratio of two contenders exists only where both passed the row and both have the figure. Every mean gives its number
-of rows. A failed row never counts as 1.0.
+A ratio of two contenders exists only where both passed the row and both have the figure. Every mean gives its number of
+rows. A failed row does not enter a mean as 1.0.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Figure = Callable[[Result], float | None]
 
 
 def step_s(result: Result) -> float | None:
-    """Median seconds of a step."""
+    """Returns the median seconds of a step, or None."""
     return result.step.median if result.step else None
 
 
 def cold_s(result: Result) -> float | None:
-    """Seconds of the cold start."""
+    """Returns the seconds of the cold start, or None."""
     return result.cold_s
 
 
 def warm_s(result: Result) -> float | None:
-    """Seconds of the warm start."""
+    """Returns the seconds of the warm start, or None."""
     return result.warm_s
 
 
 def peak_mb(result: Result) -> float | None:
-    """Peak memory in MiB."""
+    """Returns the peak memory in MiB, or None."""
     return result.peak_mb
 
 
@@ -57,12 +57,12 @@ class Setting:
 
     @classmethod
     def of(cls, row: Row) -> Setting:
-        """The setting of a row."""
+        """Returns the setting of a row."""
         return cls(row.suite, *setting_of(row))
 
     @property
     def how(self) -> str:
-        """The setting without its suite, in words."""
+        """Describe the setting without its suite."""
         dynamic = {None: None, True: "dynamic", False: "static"}[self.dynamic]
         size = f"{self.size} size" if self.size else None
         optimizer = {"sgd": None, "none": "forward and backward"}.get(self.optimizer, self.optimizer)
@@ -75,12 +75,12 @@ Key = tuple[str, str, Setting]
 
 
 def row_key(row: Row) -> Key:
-    """Identifies a row across runs: model, shape and setting."""
+    """Returns the key that identifies a row across runs: model, shape and setting."""
     return row.model, row.shape, Setting.of(row)
 
 
 def merge(benchmarks: Iterable[Benchmark]) -> tuple[list[Row], int]:
-    """The rows of all runs, and how many of them were replaced.
+    """Returns the rows of all runs, and the number of rows that later runs replaced.
 
     A row that was measured again replaces the earlier one as a whole: ratios hold only within one run.
     """
@@ -94,20 +94,22 @@ def merge(benchmarks: Iterable[Benchmark]) -> tuple[list[Row], int]:
 
 
 def contenders(rows: Iterable[Row]) -> list[str]:
-    """The names of all contenders: eager, the rival, then the others in order of appearance."""
+    """Returns the names of all contenders: eager, torch.compile, then the others in order of appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row.results))
     return [*(name for name in (BASE, RIVAL) if name in names), *(n for n in names if n not in (BASE, RIVAL))]
 
 
 def find_judged(rows: Iterable[Row]) -> str | None:
-    """The contender that a report is about: smelt, else another of its backends, else the first that is no rival."""
+    """Returns the contender that a report is about: smelt, else another of its backends, else the first other than
+    eager and torch.compile.
+    """
     names = [name for name in contenders(rows) if name not in (BASE, RIVAL)]
     names.sort(key=lambda name: (name != "smelt", not name.startswith("smelt:")))
     return names[0] if names else None
 
 
 def ratio(row: Row, name: str, other: str, figure: Figure) -> float | None:
-    """`name`'s figure divided by `other`'s, where both passed and both have one."""
+    """Returns `name`'s figure divided by `other`'s, if both passed and both have the figure; else None."""
     pair = (row.results.get(name), row.results.get(other))
     values = [figure(result) if result and result.status == "pass" else None for result in pair]
     if any(value is None or not math.isfinite(value) or value <= 0 for value in values):
@@ -118,13 +120,13 @@ def ratio(row: Row, name: str, other: str, figure: Figure) -> float | None:
 
 
 def speedup(row: Row, name: str, other: str = BASE) -> float | None:
-    """How many times as fast a step of `name` is as one of `other`; above 1 is faster."""
+    """Returns how many times as fast a step of `name` is as one of `other`: above 1 is faster."""
     return ratio(row, other, name, step_s)
 
 
 @dataclass(frozen=True)
 class Mean:
-    """The geometric mean of `rows` ratios, the lowest and highest of them, and how many lie below 1."""
+    """The geometric mean of `rows` ratios, the lowest and highest of them, and the number of ratios below 1."""
 
     value: float
     rows: int
@@ -134,7 +136,7 @@ class Mean:
 
     @classmethod
     def of(cls, ratios: Iterable[float | None]) -> Mean | None:
-        """The mean of those that exist, or None."""
+        """Returns the mean of the ratios that are not None, or None without any."""
         known = [value for value in ratios if value is not None]
         if not known:
             return None
@@ -153,7 +155,7 @@ class Start:
 
     @classmethod
     def of(cls, rows: Sequence[Row], name: str, other: str, figure: Figure) -> Start | None:
-        """None where no row has both."""
+        """Returns the medians and their ratio; None if no row has both figures."""
         both = [row for row in rows if ratio(row, name, other, figure) is not None]
         mean = Mean.of(ratio(row, name, other, figure) for row in both)
         if mean is None:
@@ -164,7 +166,9 @@ class Start:
 
 @dataclass(frozen=True)
 class Graphs:
-    """What the compiler counted over `rows` rows that report it. `whole` rows are one graph without a break."""
+    """Numbers that the compiler counted over the `rows` rows that report them. `whole` is the number of rows with one
+    graph and no break.
+    """
 
     rows: int = 0
     whole: int = 0
@@ -176,10 +180,10 @@ class Graphs:
 
 @dataclass(frozen=True)
 class Standing:
-    """One contender in one setting.
+    """The figures of one contender in one setting.
 
-    statuses: rows by status. `judged` leaves out rows that were skipped or on which eager itself fails.
-    unchecked: rows that passed without a comparison of their results.
+    statuses: number of rows by status. `judged` leaves out rows that were skipped or on which eager itself fails.
+    unchecked: number of rows that passed without a comparison of their results.
     """
 
     setting: Setting
@@ -196,12 +200,12 @@ class Standing:
 
     @property
     def passed(self) -> int:
-        """Rows that passed."""
+        """Number of rows that passed."""
         return self.statuses.get("pass", 0)
 
     @property
     def judged(self) -> int:
-        """Rows that could pass."""
+        """Number of rows that were neither skipped nor failed in eager."""
         return self.rows - self.statuses.get("skipped", 0) - self.statuses.get("eager_fails", 0)
 
 
@@ -210,7 +214,9 @@ ALL = "all suites"
 
 
 def standings(rows: Sequence[Row]) -> list[Standing]:
-    """Every contender over all suites, where there are several, then in every setting, in order of appearance."""
+    """Returns the figures of every contender over all suites, if there are several, then in every setting, in order of
+    appearance.
+    """
     groups: dict[Setting, list[Row]] = {}
     for row in rows:
         groups.setdefault(Setting.of(row), []).append(row)
@@ -223,13 +229,13 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
 
 
 def compared(rows: Sequence[Row]) -> list[str]:
-    """The contenders that are compared with another: all but eager, unless it is the only one."""
+    """Returns the contenders that are compared with another: all but eager, unless eager is the only one."""
     names = contenders(rows)
     return [name for name in names if name != BASE] or names
 
 
 def standing(setting: Setting, name: str, rows: Sequence[Row]) -> Standing:
-    """The figures of one contender over rows of one setting."""
+    """Returns the figures of one contender over rows of one setting."""
     results = [row.results[name] for row in rows if name in row.results]
     other = reference(rows, name)
     return Standing(
@@ -248,18 +254,18 @@ def standing(setting: Setting, name: str, rows: Sequence[Row]) -> Standing:
 
 
 def reference(rows: Iterable[Row], name: str) -> str:
-    """The contender that the starts of others are compared with: the rival if it took part, else eager."""
+    """Returns the contender with which the starts of others are compared: torch.compile if it took part, else eager."""
     return RIVAL if name != RIVAL and any(RIVAL in row.results for row in rows) else BASE
 
 
 def count(result: Result, key: str) -> int:
-    """A number that the compiler counted; 0 where it did not."""
+    """Returns a number that the compiler counted, or 0."""
     value = result.counts.get(key)
     return int(value) if isinstance(value, (int, float)) else 0
 
 
 def count_graphs(results: Iterable[Result]) -> Graphs:
-    """The sums over the results that count graphs."""
+    """Sum the numbers of the results that count graphs."""
     known = [result for result in results if isinstance(result.counts.get("graphs"), (int, float))]
     return Graphs(
         len(known),
@@ -273,11 +279,11 @@ TALLIES = {
     "extern_ops": "Operators handed back to torch",
     "eager_ops": "Operators that torch runs in a step",
 }
-"""Counters of compilers that count by name, with their titles."""
+"""Titles of the counters by name, by the key of the compiler's counts."""
 
 
 def tally(result: Result, key: str) -> Counter[str]:
-    """One of TALLIES of a result: occurrences by text. A plain list counts each entry once."""
+    """Returns one of TALLIES of a result: occurrences by text. A plain list counts each entry once."""
     value: Any = result.counts.get(key)
     if isinstance(value, dict):
         return Counter({str(name): int(n) for name, n in value.items() if isinstance(n, (int, float))})
@@ -285,7 +291,9 @@ def tally(result: Result, key: str) -> Counter[str]:
 
 
 def tallies(rows: Iterable[Row], name: str, key: str) -> list[tuple[str, int, int]]:
-    """(text, occurrences, rows) over all rows of a contender, that of most rows first, without source locations."""
+    """Returns (text, occurrences, rows) over all rows of a contender, in descending order of rows, without source
+    locations.
+    """
     times: Counter[str] = Counter()
     seen: Counter[str] = Counter()
     for row in rows:
@@ -299,14 +307,14 @@ def tallies(rows: Iterable[Row], name: str, key: str) -> list[tuple[str, int, in
 
 
 def slowest(rows: Iterable[Row], name: str, most: int = 10) -> list[tuple[Row, float]]:
-    """The rows with the lowest speed-up over eager, each with its speed-up."""
+    """Returns the rows with the lowest speed-up over eager, each with its speed-up."""
     known = [(row, value) for row in rows if (value := speedup(row, name)) is not None]
     return sorted(known, key=lambda pair: pair[1])[:most]
 
 
 @dataclass
 class Failures:
-    """Rows that failed alike: same contender, same status, and a reason that differs only in numbers and names."""
+    """Rows with the same failure: same contender, same status, and a reason that differs only in numbers and names."""
 
     contender: str
     status: str
@@ -315,9 +323,9 @@ class Failures:
 
 
 def group_failures(rows: Iterable[Row]) -> list[Failures]:
-    """Failures by contender and reason, the largest group first. Skipped rows are not among them.
+    """Group failures by contender and reason, the largest group first. Skipped rows are left out.
 
-    Where eager fails, only eager's own reason counts.
+    If eager fails on a row, only eager's own reason is listed.
     """
     groups: dict[tuple[str, str, str], Failures] = {}
     for row in rows:
@@ -333,7 +341,7 @@ def group_failures(rows: Iterable[Row]) -> list[Failures]:
 
 
 def group_skipped(rows: Iterable[Row]) -> list[Failures]:
-    """Rows that any contender skipped, by reason."""
+    """Group the rows that any contender skipped by reason."""
     groups: dict[str, Failures] = {}
     for row in rows:
         for result in row.results.values():
@@ -349,13 +357,15 @@ def _status(row: Row, name: str) -> str | None:
 
 
 def first_line(result: Result) -> str:
-    """The first informative line of the error."""
+    """Returns the first informative line of the error."""
     lines = (line.strip() for line in (result.error or "").splitlines())
     return next(filter(None, lines), "no reason was kept")
 
 
 def same_reason(result: Result) -> str:
-    """The reason without what differs from model to model: numbers, quoted names, and tensors that are wrong."""
+    """Returns the reason without details that differ between models: numbers, quoted names, and names of wrong
+    tensors.
+    """
     if result.status == "fail_accuracy":
         return ""
     text = re.sub(r"'[^']*'|\"[^\"]*\"|0x[0-9a-fA-F]+", "*", first_line(result))

@@ -13,7 +13,7 @@ from smelt.bench.results import Benchmark
 
 
 def write_report(folder: Path, benchmarks: Sequence[Benchmark], comparison: Comparison | None = None) -> list[Path]:
-    """Write report.md and index.html into `folder`, which is made where it is missing, and return their paths.
+    """Write report.md and index.html into `folder`, which is created if missing; returns their paths.
 
     Raises:
         SmeltError: the folder cannot be written.

@@ -1,14 +1,14 @@
 """The 163 models of the PyTorch 2.0 announcement as workloads: 46 Hugging Face, 61 TIMM, 56 TorchBench.
 
-`entries.json` holds one entry a line: how it is built (`builder`), its inputs in two sizes (`cpu`: small enough for a
-laptop; `full`: those of the public benchmark), its loss, and what is unusual about it (`note`). `noise` is the relative
-error of float32 gradients against float64 that eager itself showed; a comparison has to allow it. `draws` names random
-operators other than dropout, and `wake: false` keeps parameters that start at zero as they are. `unable` names
-precisions in which eager fails, with the reason: the row runs in fp32 then, and says so.
+`entries.json` has one entry per line: how the model is built (`builder`), its inputs in two sizes (`cpu`: small enough
+for a laptop; `full`: those of the public benchmark), its loss, and what is unusual about it (`note`). `noise` is the
+relative error of float32 gradients against float64 of eager itself, which a comparison has to accept. `draws` names
+random operators other than dropout, and `wake: false` keeps parameters that start at zero as they are. `unable` names
+precisions in which eager fails, with the reason: the row then runs in fp32, and its note says so.
 
 `baselines.json` holds eight more models in the same form, with which GPUs are measured, the most informative first.
-Their `defaults` are settings (precision, optimizer), their `modes` those of the compilers: eleven pairs of model and
-mode.
+Their `defaults` are settings (precision, optimizer), their `modes` the compilers' modes, which makes eleven pairs of
+model and mode.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Builder = Callable[[], nn.Module]
 
 
 class EntryError(SmeltError):
-    """An entry of `entries.json` that no workload can be made of."""
+    """Raised for an entry of `entries.json` from which no workload can be made."""
 
 
 def transformers_builder(entry: Mapping[str, Any], size: str) -> Builder:
@@ -55,7 +55,9 @@ def torchvision_builder(entry: Mapping[str, Any], size: str) -> Builder:
 
 
 def own_builder(entry: Mapping[str, Any], size: str) -> Builder:
-    """A module of `smelt.bench.suites.models`: its settings of that size, and its `build`."""
+    """Returns the builder of a module of `smelt.bench.suites.models`, which calls its `build` with the entry's settings
+    of that size.
+    """
 
     def build() -> nn.Module:
         module = importlib.import_module(f"smelt.bench.suites.models.{entry['module']}")
@@ -70,26 +72,26 @@ BUILDERS: dict[str, Callable[[Mapping[str, Any], str], Builder]] = {
     "torchvision": torchvision_builder,
     "own": own_builder,
 }
-"""Builder by the library that has the model."""
+"""Function that makes a builder, by the library that has the model."""
 
 
 @functools.cache
 def read_entries(path: Path = ENTRIES) -> dict[str, dict[str, Any]]:
-    """Entry by name, in the order of the file."""
+    """Read the entries by name, in the order of the file."""
     return {entry["name"]: entry for entry in json.loads(path.read_text())}
 
 
 def known_entries() -> dict[str, dict[str, Any]]:
-    """Every entry by name, the baselines among them."""
+    """Returns every entry by name, the baselines included."""
     return read_entries() | read_entries(BASELINES)
 
 
 def entry_workload(entry: Mapping[str, Any], size: str = "cpu") -> Workload:
-    """The workload of one entry in one size.
+    """Make the workload of one entry in one size.
 
     Raises:
-        OptionError: an unknown size.
-        EntryError: a builder or a loss that does not exist; the entry is named.
+        OptionError: the size is unknown.
+        EntryError: the builder or the loss does not exist; the message names the entry.
     """
     if size not in SIZES:
         raise unknown_name("size", size, SIZES)
@@ -123,10 +125,10 @@ def entry_workload(entry: Mapping[str, Any], size: str = "cpu") -> Workload:
 
 
 def suite_workloads(suite: str, size: str = "cpu") -> list[Workload]:
-    """Every workload of one suite, of `baselines`, or of `all` (which does not include those).
+    """Returns every workload of one suite, of `baselines`, or of `all` (which does not include the baselines).
 
     Raises:
-        OptionError: an unknown suite or size.
+        OptionError: the suite or the size is unknown.
     """
     if suite == "baselines":
         return [entry_workload(entry, size) for entry in read_entries(BASELINES).values()]
@@ -136,7 +138,7 @@ def suite_workloads(suite: str, size: str = "cpu") -> list[Workload]:
 
 
 def describe_inputs(inputs: Any) -> str:
-    """The shapes of the inputs in one line: `2x32` or `2x3x64x64`, the first three of them."""
+    """Describe the shapes of at most three inputs in one line, such as `2x32` or `2x3x64x64`."""
     shapes = []
 
     def visit(value: Any) -> None:

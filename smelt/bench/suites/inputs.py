@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 def make_inputs(specification: Any) -> Any:
-    """The same structure with every specification replaced by a tensor, drawn from torch's seeded generator."""
+    """Returns the same structure with every specification replaced by a tensor, drawn from torch's seeded generator."""
     if isinstance(specification, dict):
         return {name: make_inputs(value) for name, value in specification.items()}
     if isinstance(specification, list):
@@ -32,22 +32,22 @@ def make_inputs(specification: Any) -> Any:
 
 
 def randint(shape: Sequence[int], low: int, high: int, dtype: str = "int64") -> Tensor:
-    """Whole numbers in [low, high)."""
+    """Make integers in [low, high)."""
     return torch.randint(low, high, tuple(shape)).to(getattr(torch, dtype))
 
 
 def value(values: Any, dtype: str) -> Tensor:
-    """These values."""
+    """Make a tensor of these values."""
     return torch.tensor(values, dtype=getattr(torch, dtype))
 
 
 def offsets(tables: int, batch: int, per: int) -> Tensor:
-    """(tables, batch): every sample has `per` indices in each table."""
+    """Make (tables, batch) offsets: every sample has `per` indices in each table."""
     return (torch.arange(batch) * per).expand(tables, batch).contiguous()
 
 
 def padded_targets(batch: int, length: int, high: int) -> Tensor:
-    """(batch, length) of token ids from 1 on; row i ends with i values of -1, at least one token is left."""
+    """Make (batch, length) token ids from 1 on; row i ends with i values of -1, and at least one token is left."""
     targets = torch.randint(1, high, (batch, length))
     for row in range(batch):
         targets[row, max(1, length - row) :] = -1
@@ -62,4 +62,4 @@ KINDS: dict[str, Callable[..., Tensor]] = {
     "offsets": offsets,
     "padded_targets": padded_targets,
 }
-"""Maker by kind."""
+"""Function that makes a tensor, by kind of specification."""

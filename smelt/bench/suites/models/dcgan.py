@@ -14,7 +14,7 @@ FULL = {"channels": 3, "width": 64}
 
 
 class Discriminator(nn.Module):
-    """Halves a 64 x 64 image four times, doubling the channels, then judges the 4 x 4 rest.
+    """Halves a 64 x 64 image four times, doubling the channels, then classifies the remaining 4 x 4 map.
 
     The input is (batch, channels, 64, 64), the output (batch, 1, 1, 1): the probability of being a real image.
     """

@@ -18,7 +18,7 @@ FULL = {"groups": 32}
 
 
 def build(groups: int) -> nn.Module:
-    """Images (batch, 3, 32, 32) -> logits (batch, 1000)."""
+    """Build the network for images (batch, 3, 32, 32), with logits (batch, 1000)."""
     define_torchvision_schemas()
     from torchvision.models import resnet18
 

@@ -1,9 +1,9 @@
 """Super SloMo (Jiang et al.: High Quality Estimation of Multiple Intermediate Frames for Video Interpolation, 2018).
 
-Training step as one forward: two U-Nets, four backward warpings by `grid_sample`, and the loss inside, with a
-frozen VGG-16 that gradients pass through but do not reach. Kept from the original, as a compiler meets them:
-the pixel grid of the warping is a plain integer tensor attribute, neither parameter nor buffer, and the place in
-time of each sample is looked up by a tensor of frame numbers.
+Training step as one forward: two U-Nets, four backward warpings by `grid_sample`, and the loss inside, with a frozen
+VGG-16 that gradients pass through but do not reach. Kept from the original, as a compiler meets them: the pixel grid of
+the warping is a plain integer tensor attribute, neither parameter nor buffer, and the point in time of each sample is
+looked up by a tensor of frame numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CPU = {"size": 64, "width": 32}
 FULL = {"size": 352, "width": 32}
 
 FRAMES = 7
-"""Frames between two of the input: the times are 1/8 to 7/8."""
+"""Number of frames between two input frames: the times are 1/8 to 7/8."""
 
 VGG_WIDTHS = (64, 64, None, 128, 128, None, 256, 256, 256, None, 512, 512, 512)
 """Channels of VGG-16's first convolutions; None halves the map."""

@@ -17,11 +17,11 @@ CPU = {"classes": 80, "width": 32}
 FULL = {"classes": 80, "width": 32}
 
 ANCHORS = 3
-"""Boxes predicted at each place of each of the three maps."""
+"""Number of boxes predicted at each position of each of the three maps."""
 
 
 class Concatenate(nn.Module):
-    """Joins outputs along the channels; `layers` are their places in the list, negative ones counted from its end."""
+    """Joins outputs along the channels; `layers` are their indices in the list, negative ones counted from its end."""
 
     def __init__(self, layers: Sequence[int]) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Boxes(nn.Module):
 
 
 class Layers:
-    """Collects the layers in order, with the width of each output, and turns backward references absolute."""
+    """Collects the layers in order, with the width of each output, and makes backward references absolute."""
 
     def __init__(self, planes: int) -> None:
         self.planes = planes
@@ -78,7 +78,9 @@ class Layers:
         self.add(block, width)
 
     def residuals(self, width: int, count: int) -> None:
-        """Halves the map to `width` channels, then `count` blocks of a narrow and a wide convolution."""
+        """Add a convolution that halves the map, with `width` channels, then `count` blocks of a narrow and a wide
+        convolution.
+        """
         self.convolution(width, 3, stride=2)
         for _ in range(count):
             self.convolution(width // 2, 1)
@@ -99,7 +101,9 @@ class Layers:
         self.add(Boxes(classes))
 
     def enlarge(self, width: int, skipped: int) -> None:
-        """From before the last detection, at twice the size, joined with the backbone's layer `skipped`."""
+        """Add layers that continue from before the last detection at twice the size, joined with the backbone's layer
+        `skipped`.
+        """
         self.join(-4)
         self.convolution(width, 1)
         self.add(nn.Upsample(scale_factor=2))
@@ -158,7 +162,7 @@ class Yolo(nn.Module):
 
 
 def kept_outputs(modules: Sequence[nn.Module]) -> list[bool]:
-    """Which outputs a later layer reads; the others are let go at once."""
+    """Returns for each output whether a later layer reads it; the others are freed at once."""
     kept = [False] * len(modules)
     for position, module in enumerate(modules):
         if isinstance(module, Concatenate | Add):
