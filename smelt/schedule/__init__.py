@@ -1,1 +1,1 @@
-"""Loop program in, kernels out: which values get buffers, what shares a loop nest, in which order, at which address."""
+"""Loop program in, kernels out: chooses buffers, the values that share a loop nest, the order, and memory addresses."""

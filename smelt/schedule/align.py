@@ -20,7 +20,7 @@ Digits = Sequence[tuple[IntLike, Var]]
 
 @dataclass
 class Alignment:
-    """How the variables of both sides split into digits (innermost first), and which digits are equal.
+    """The digits into which the variables of both sides are split (innermost first), and the pairs of equal digits.
 
     `joined`: variables whose range the other side covers by a loop over chunks and a loop within a chunk, as
     expressions over those two variables.
@@ -32,7 +32,7 @@ class Alignment:
     joined: dict[Var, Expr] = field(default_factory=dict)
 
     def substitution(self, side: dict[Var, list[Var]]) -> dict[Atom, Expr]:
-        """Variable -> expression over the common variables."""
+        """Returns for each split variable its expression over the common variables."""
         values: dict[Atom, Expr] = {}
         for var, pieces in side.items():
             if pieces == [var]:
@@ -60,7 +60,7 @@ def align(
     into: Alignment | None = None,
     limits: tuple[Limits, Limits] = ({}, {}),
 ) -> Alignment | str:
-    """Pair the variables of two accesses; a string is the reason why that is impossible."""
+    """Pair the variables of two accesses; a returned string is the reason why that is impossible."""
     result = into or Alignment()
     a, b = list(left)[::-1], list(right)[::-1]
     while a and b:
@@ -79,7 +79,9 @@ def align(
 def _pair_innermost(
     a: list[tuple[IntLike, Var]], b: list[tuple[IntLike, Var]], names: Names, result: Alignment
 ) -> str | None:
-    """Pair one digit of the innermost variable of each side and remove it from both; a string is the reason why not."""
+    """Pair one digit of the innermost variable of each side and remove it from both; a returned string is the reason
+    why that is impossible.
+    """
     (ca, va), na = a[-1], _rest(a[-1], result.left)
     (cb, vb), nb = b[-1], _rest(b[-1], result.right)
     if same(na, 0) or same(nb, 0):
@@ -108,7 +110,8 @@ def _pair_chunks(
     result: Alignment,
     chunks_left: bool = False,
 ) -> str | None:
-    """Pair variables that cover a range in order with (chunk, position in chunk) over it; its last chunk is short.
+    """Pair variables that cover a range in order with (chunk, position in chunk) over the same range, whose last chunk
+    is short.
 
     `chunks_left`: whether the chunked side is the left one.
     """
@@ -148,7 +151,7 @@ def _as_digits(order: Sequence[Var]) -> Digits:
 
 
 def _rest(digit: tuple[IntLike, Var], pieces: dict[Var, list[Var]]) -> IntLike:
-    """The size of a variable divided by the digits already split off."""
+    """Returns the size of a variable divided by the sizes of the digits that are already split off."""
     rest = digit[1].size
     for piece in pieces.get(digit[1], ()):
         rest //= piece.size

@@ -1,4 +1,4 @@
-"""Assigns memory to the buffers of a program: in the arena, in another buffer's memory, or by their own allocation."""
+"""Assigns memory to the buffers of a program: in the arena, in another buffer's memory, or by a separate allocation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class BufferAssignment:
     """The memory assignment of one program's buffers.
 
     Attributes:
-        over_others: value -> the intermediate whose memory it overwrites; neither is in the arena.
-        overwritten: those intermediates.
-        dedicated: intermediates with an allocation of their own.
+        over_others: for each value that overwrites an intermediate's memory, that intermediate; neither is in the
+            arena.
+        overwritten: the intermediates that values of `over_others` overwrite.
+        dedicated: intermediates that have a separate allocation.
 
     Args:
         caller_owned: inputs whose buffers outlive the call, so that their memory is not free after their last use.
@@ -40,13 +41,14 @@ class BufferAssignment:
         self.program, self.real, self.fused, self.overwriting = program, real, fused, overwriting
         self.updates, self.caller_owned, self.limits = updates, caller_owned, overwriting.machine.buffers
         self.outputs = {o.name for o in program.outputs if o.name is not None}
-        self.outputs |= behind(overwriting.sharing, self.outputs)  # the caller keeps their memory, too
+        # the caller keeps the memory of which outputs are views, too
+        self.outputs |= behind(overwriting.sharing, self.outputs)
         self.over_others: dict[str, str] = {}
         self.overwritten: set[str] = set()
         self.dedicated: set[str] = set()
 
     def plan_arena(self, together: Sequence[list[Unit]]) -> MemoryPlan:
-        """Arena offsets for steps in order; the units of one step run at the same time."""
+        """Plan arena offsets for steps in order; the units of one step run at the same time."""
         written_in = {name: step for step in together for unit in step for name in unit.writes}
         sizes = {name: self.nbytes(name) for name in written_in if self.in_arena(name)}
 
@@ -83,7 +85,7 @@ class BufferAssignment:
         return memory
 
     def cover(self, over: Mapping[str, str]) -> None:
-        """Let values (keys) lie in the memory of others (values), outside of the arena."""
+        """Place values (keys) in the memory of others (values), outside of the arena."""
         self.over_others |= over
         self.overwritten |= {*over.values()}
 
@@ -108,7 +110,9 @@ class BufferAssignment:
     def cheaper(
         self, units: Sequence[Unit], together: Sequence[list[Unit]], memory: MemoryPlan, new: str, old: str
     ) -> MemoryPlan:
-        """The plan in which an output has an intermediate's memory if peak memory does not grow, else `memory`."""
+        """Returns the plan in which an output has an intermediate's memory if peak memory does not grow, else
+        `memory`.
+        """
         before = max(self.needs(units, memory))
         self.cover({new: old})
         plan = self.plan_arena(together)
@@ -118,10 +122,9 @@ class BufferAssignment:
         return memory
 
     def dedicate(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
-        """Give all but small intermediates their own allocation, where that lowers peak memory.
+        """Give all but small intermediates a separate allocation, if that lowers peak memory.
 
-        The arena has its full size until its last use, even at times when most memory is taken by saved activations or
-        by gradients.
+        The arena keeps its full size until its last use, even while saved activations or gradients take most memory.
         """
         limits = self.limits
         if memory.size < limits.planned_bytes:
@@ -143,10 +146,11 @@ class BufferAssignment:
         return memory
 
     def dedicate_largest(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
-        """Give the largest intermediate its own allocation where it is half of an arena that programs share.
+        """Give the largest intermediate a separate allocation if it takes at least half of an arena that programs
+        share.
 
-        Repeat while the next one is half of the remaining arena. Smaller ones stay: programs that share an arena do not
-        share dedicated allocations.
+        Repeat while the next largest takes half of the remaining arena. Smaller ones stay in the arena, because
+        programs that share an arena do not share dedicated allocations.
         """
         if memory.size < self.limits.shared_bytes:
             return memory
@@ -165,22 +169,22 @@ class BufferAssignment:
         return memory
 
     def needs(self, units: Sequence[Unit], memory: MemoryPlan) -> list[int]:
-        """Bytes in use while each unit runs: the arena until its last use, and all other memory."""
+        """Returns the bytes in use while each unit runs: the arena until its last use, and all other memory."""
         kept = self.outputs | set(self.updates.values())
         other = Profile(units, self.outside, kept, self.over_others).live
         ended = self.arena_end(units, memory)
         return [size + memory.size if at <= ended else size for at, size in enumerate(other)] or [0]
 
     def arena_end(self, units: Sequence[Unit], memory: MemoryPlan) -> int:
-        """The position of the last unit that uses the arena; -1 if none does."""
+        """Returns the position of the last unit that uses the arena; -1 if none does."""
         uses = (at for at, u in enumerate(units) for name in (*u.writes, *u.reads) if name in memory.offsets)
         return max(uses, default=-1)
 
     def breaks(self, units: Sequence[Unit], memory: MemoryPlan) -> set[int]:
-        """Numbers of kernels before which a run (kernels launched by one call) must end.
+        """Returns the numbers of kernels before which a run (kernels launched by one call) must end.
 
-        A run allocates all its results before it begins and keeps all that it reads until it ends. So it ends where it
-        would raise peak memory above that of kernels launched one by one.
+        A run allocates all its results before it begins and keeps all buffers that it reads until it ends. Therefore a
+        run ends before a kernel with which its peak memory would exceed that of kernels launched one by one.
         """
         needs = self.needs(units, memory)
         limit = max(needs) + max(needs) // self.limits.break_saving_divisor
@@ -195,11 +199,11 @@ class BufferAssignment:
         return found
 
     def inside(self, name: str) -> int:
-        """Bytes that a buffer takes in the arena."""
+        """Returns the bytes that a buffer takes in the arena."""
         return aligned(hint(self.nbytes(name))) if self.in_arena(name) else 0
 
     def outside(self, name: str) -> int:
-        """Bytes that a buffer takes outside of the arena, from its first use to its last."""
+        """Returns the bytes that a buffer takes outside of the arena, from its first use to its last."""
         if isinstance(self.program.nodes[name], Input):
             return 0 if name in self.caller_owned else hint(self.nbytes(name))
         return 0 if self.in_arena(name) else self.occupied(name)
@@ -234,12 +238,12 @@ def writes_into(node: Extern) -> bool:
 
 
 def flat(together: Sequence[list[Unit]]) -> list[Unit]:
-    """The units of all steps, in order."""
+    """Returns the units of all steps, in order."""
     return [unit for step in together for unit in step]
 
 
 def joined(step: list[Unit]) -> Unit:
-    """One unit that stands for all units of a step."""
+    """Returns a single unit that reads and writes the buffers of all units of a step."""
     if len(step) == 1:
         return step[0]
     reads = tuple(dict.fromkeys(name for unit in step for name in unit.reads))

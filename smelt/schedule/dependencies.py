@@ -1,7 +1,7 @@
 """Finds what each node reads: its body is run with a handler that records loads, through every inlined value.
 
-First step of scheduling. An access is a buffer name and an index expression per dimension over loop variables; two
-accesses touch the same element exactly when their expressions are equal.
+This is the first step of scheduling. An access is a buffer name and an index expression per dimension over loop
+variables; two accesses touch the same element exactly when their expressions are equal.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from smelt.shapes.size import IntLike, Size, hint
 
 
 def weight(op: str) -> int:
-    """Cost of one pointwise op."""
+    """Returns the cost of one pointwise operation, in additions."""
     return COSTS.get(op, 1)
 
 
 @dataclass(frozen=True)
 class Access:
-    """Element `index` of the buffer `name`."""
+    """An access to element `index` of the buffer `name`."""
 
     name: str
     index: Index
 
     def digits(self, shape: Sequence[IntLike]) -> tuple[tuple[tuple[IntLike, Var], ...], IntLike] | None:
-        """((coefficient, variable), ...) by rising coefficient and the constant, of the row-major offset in `shape`.
+        """Returns ((coefficient, variable), ...) by rising coefficient and the constant, of the row-major offset in
+        `shape`.
 
-        None when the offset is not linear in loop variables. Symbolic coefficients are ordered by the example's sizes.
+        The result is None if the offset is not linear in loop variables. Symbolic coefficients are ordered by the
+        example's sizes.
         """
         flat = flat_index(self.index, row_major(shape))
         if not flat.is_linear():
@@ -43,7 +45,7 @@ class Access:
 
 
 def row_major(shape: Sequence[IntLike]) -> tuple[IntLike, ...]:
-    """Row-major strides."""
+    """Returns row-major strides."""
     strides: list[IntLike] = []
     step: IntLike = 1
     for size in reversed(shape):
@@ -55,8 +57,8 @@ def row_major(shape: Sequence[IntLike]) -> tuple[IntLike, ...]:
 class Tracer:
     """An `Ops` handler that records which stored buffers a body reads and what it costs. Its values are None.
 
-    With a `limit` it counts evaluations as generated code would have them: a value that was already computed under the
-    conditions of a use, or under fewer of them, is not counted once more.
+    With a `limit` it counts the evaluations of generated code: a value that was already computed under the conditions
+    of a use, or under a subset of them, is not counted a second time.
     """
 
     def __init__(self, program: LoopProgram, stored: Collection[str], limit: float = math.inf) -> None:
@@ -128,10 +130,10 @@ class Tracer:
 
 @dataclass
 class Reads:
-    """What one evaluation of a body at `index` reads and costs.
+    """The reads and the cost of one evaluation of a body at `index`.
 
     `index_values`: index expressions used as numbers. `levels`: nesting depth of inlined bodies. `evaluations`: number
-    of bodies run. `checks`: whether the body contains a check that may fail, such as one of an index's range.
+    of bodies that were run. `checks`: whether the body contains a check that may fail, such as one of an index's range.
     """
 
     accesses: tuple[Access, ...]
@@ -144,7 +146,7 @@ class Reads:
 
 
 def trace(program: LoopProgram, stored: Collection[str], body: Body, index: Index, limit: float = math.inf) -> Reads:
-    """The reads of `body` at `index`; values outside `stored` are inlined, at most `limit` of them."""
+    """Returns the reads of `body` at `index`; values outside `stored` are inlined, at most `limit` of them."""
     tracer = Tracer(program, stored, limit)
     body(tracer, index)
     return Reads(
@@ -161,7 +163,7 @@ class Names:
     made: list[Var] = field(default_factory=list)
 
     def fresh(self, size: IntLike) -> Var:
-        """A new variable of this size."""
+        """Make a new variable of this size."""
         self.count += 1
         var = Var(f"v{self.count}", size)
         self.made.append(var)
@@ -169,7 +171,9 @@ class Names:
 
 
 def operands_first(roots: Iterable[str], operands: Callable[[str], Iterable[str]]) -> list[str]:
-    """`roots` and their transitive operands, each once and after its operands (depth first, in order of operands)."""
+    """Returns `roots` and their transitive operands, each once and after its operands (depth first, in order of
+    operands).
+    """
     done: dict[str, None] = {}
     open_ones = [(root, iter(operands(root))) for root in reversed(list(roots))]
     while open_ones:
@@ -184,5 +188,5 @@ def operands_first(roots: Iterable[str], operands: Callable[[str], Iterable[str]
 
 
 def variables_in(index: Sequence[Expr]) -> set[Atom]:
-    """Loop variables that an index mentions."""
+    """Returns the loop variables that an index mentions."""
     return {atom for entry in index for atom in entry.atoms() if type(atom) is Var}

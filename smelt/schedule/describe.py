@@ -1,4 +1,4 @@
-"""Schedules as text: the kernels with their loops and values, memory, and each fusion decision with its reason."""
+"""Describes a schedule as text: kernels with loops and values, memory, and each fusion decision with its reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smelt.schedule.realize import metas_of
 
 
 def describe(plan: Schedule) -> str:
-    """The whole schedule."""
+    """Describe the whole schedule."""
     lines = [_summary(plan), ""]
     bundles = {bundle[0]: bundle for bundle in plan.bundles}
     for number in plan.steps:
@@ -48,7 +48,7 @@ def _group(group: Group, plan: Schedule) -> list[str]:
 
 
 def _kept_in(name: str, plan: Schedule) -> str:
-    """Where a value is stored, and what it writes over."""
+    """Describe where a value is stored, and which value it overwrites."""
     offset = plan.memory.offsets.get(name)
     where = "" if name not in plan.stored else " -> output" if offset is None else f" -> arena {offset}"
     where = " -> memory of its own" if name in plan.dedicated else where

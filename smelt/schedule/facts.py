@@ -17,11 +17,11 @@ from smelt.schedule.plan import Schedule
 from smelt.shapes.size import hint
 
 TextOf = Callable[[int], tuple[str, str]]
-"""Number of a unit -> name and text of its kernels."""
+"""Function from the number of a unit to the name and the text of its kernels."""
 
 
 def describe_program(name: str, target: str, plan: Schedule, steps: Steps, text_of: TextOf) -> ProgramFacts:
-    """Everything about one program except times, which the steps have."""
+    """Collect all facts about one program except times, which the steps contain."""
     facts = ProgramFacts(name, target, arena=plan.memory.size, symbolic=bool(plan.program.symbols))
     facts.types = {name: _type(plan, name) for name in plan.program.nodes}
     for number in plan.steps:
@@ -43,7 +43,7 @@ def _made_by(plan: Schedule, number: int) -> list[str]:
 
 
 def _step(plan: Schedule, number: int) -> Step:
-    """The step of a unit for which codegen wrote none."""
+    """Make the step of a unit for which codegen wrote none."""
     names = _made_by(plan, number) if _is_library(plan, number) else computed_by(plan, number)
     return Step(origins_of(plan.program, names))
 
@@ -94,13 +94,13 @@ def _bytes(meta: TensorMeta) -> int:
 
 
 def _bytes_of(plan: Schedule, names: tuple[str, ...]) -> int:
-    """Total bytes of these buffers."""
+    """Returns the total bytes of these buffers."""
     nodes = (plan.program.nodes.get(name) for name in names)
     return sum(_bytes(meta) for node in nodes if node is not None for meta in _metas(node.meta))
 
 
 def _flops(group: Group) -> int:
-    """Operations of a group: the sum over its values of operations per element times elements."""
+    """Returns the operations of a group: the sum over its values of operations per element times elements."""
     total = 0
     for member in group.members.values():
         shape = getattr(member.node, "source_shape", None) or getattr(member.node, "ranges", None)
@@ -110,7 +110,9 @@ def _flops(group: Group) -> int:
 
 
 def _flops_of_call(plan: Schedule, extern: Extern) -> int:
-    """Operations of a call; known for products, convolutions and attention (see the primitives' records)."""
+    """Returns the operations of a call; known for products, convolutions and attention (see the primitives'
+    records).
+    """
     count = facts_of(extern.target).flops
     if count is None:
         return 0
@@ -119,7 +121,7 @@ def _flops_of_call(plan: Schedule, extern: Extern) -> int:
 
 
 def _memory(plan: Schedule) -> list[int]:
-    """Bytes of the program's results and intermediates that are live after each unit."""
+    """Returns the bytes of the program's results and intermediates that are live after each unit."""
     kept = {output.name for output in plan.program.outputs}
     change = [0] * (len(plan.steps) + 1)
     for position, number in enumerate(plan.steps):

@@ -23,7 +23,7 @@ from smelt.shapes.size import hint
 
 @dataclass(frozen=True)
 class Decision:
-    """One attempt to merge: the two groups' labels, bytes it would save, and the refusal (None: merged)."""
+    """One attempt to merge: the two groups' labels, the bytes that it would save, and the refusal (None: merged)."""
 
     left: str
     right: str
@@ -35,7 +35,7 @@ class Decision:
 class Fused:
     """Groups and other nodes (externs, inputs, constants) by number, the order among them, and every decision.
 
-    `after`: for some stored values, others that their kernel waits for without reading them.
+    `after`: for some stored values, other values for which their kernel waits without reading them.
     """
 
     groups: dict[int, Group]
@@ -94,7 +94,7 @@ class _Fusion:
         self.order = self.result.order = Precedence(direct)
 
     def reads(self, number: int) -> Iterable[str]:
-        """Buffers that a unit reads and does not make."""
+        """Returns the buffers that a unit reads and does not make."""
         group = self.groups.get(number)
         if group is not None:
             return (name for name in group.accesses if name not in group.members)
@@ -102,7 +102,9 @@ class _Fusion:
         return (self.buffer_of(name) for name in node.inputs)
 
     def stored_below(self, name: str) -> list[str]:
-        """The nearest buffers that a value is computed from: itself if it is one; inputs and constants do not count."""
+        """Returns the nearest buffers, except inputs and constants, from which a value is computed; only the value
+        itself if it has a buffer.
+        """
         found: dict[str, None] = {}
         seen, waiting = {name}, [name]
         while waiting:
@@ -133,7 +135,7 @@ class _Fusion:
             self._merge_final_reductions()
 
     def _merge_final_reductions(self) -> None:
-        """Merge the final reductions of partial results that one kernel made: each saves a launch."""
+        """Merge the final reductions of partial results of one kernel: each merge saves a launch."""
         families: dict[tuple[object, ...], list[int]] = {}
         for number, group in self.groups.items():
             if only_columns(group):
@@ -160,7 +162,7 @@ class _Fusion:
             saved = self._saving(group, self.groups[other])
             if saved > 0:
                 a, b = min(number, other), max(number, other)
-                # equal savings: neighbours first, so that equal layers fuse alike
+                # equal savings: the nearest groups first, so that equal layers fuse alike
                 heapq.heappush(heap, (-saved, a, b, self.version[a], self.version[b]))
 
     def _saving(self, a: Group, b: Group) -> int:
@@ -214,7 +216,7 @@ class _Fusion:
         return True
 
     def _waiting(self, group: Group) -> int:
-        """How many large results of externs the group sums."""
+        """Returns the number of large results of externs that the group sums."""
         limits = self.machine.realization
         if len(group.accesses) <= limits.waiting:
             return 0

@@ -28,11 +28,13 @@ from smelt.shapes.expr import Atom, Expr, Runtime, Var, flat_index, variable
 from smelt.shapes.size import IntLike, hint, same
 
 MAX_COLUMN_WIDTH = 4096
-"""Elements of one column accumulator: what stays in the first-level cache next to a few input streams."""
+"""Maximum number of elements of one column accumulator, so that it stays in the first-level cache next to a few input
+streams.
+"""
 
 
 class Role(enum.Enum):
-    """What a loop variable is for."""
+    """The role of a loop variable in its group."""
 
     KEPT = "kept"
     FOLDED = "folded"
@@ -51,10 +53,11 @@ class NestLevel(enum.Enum):
 
 @dataclass(slots=True)
 class Member:
-    """A value of the group. `index`: its own element; `source`: the element that a reduction folds, over all variables.
+    """A value of the group. `index`: the index of its element; `source`: for a reduction, the index over all variables
+    of the element that it folds.
 
-    `levels`: nesting depth of inlined bodies from what it reads. `checks`: whether computing it contains a check that
-    may fail, except that of a scatter's target indices.
+    `levels`: nesting depth of inlined bodies between it and the buffers that it reads. `checks`: whether its
+    computation contains a check that may fail, other than the check of a scatter's target indices.
     """
 
     node: Pointwise | Reduction | Scatter
@@ -73,12 +76,14 @@ class Member:
         return self.node.name
 
     def substituted(self, values: dict[Atom, Expr]) -> Member:
-        """The member in other coordinates."""
+        """Returns the member in other coordinates."""
         return substituted({self.name: self}, values)[self.name]
 
 
 def substituted(members: Mapping[str, Member], values: dict[Atom, Expr]) -> dict[str, Member]:
-    """Members in other coordinates. Members share few distinct indices, so each is substituted once."""
+    """Returns the members in other coordinates. Members share few distinct indices, so each index is
+    substituted once.
+    """
     if not values:
         return dict(members)
     known: dict[Index, Index] = {}
@@ -103,9 +108,9 @@ def substituted(members: Mapping[str, Member], values: dict[Atom, Expr]) -> dict
 
 @dataclass(frozen=True)
 class Likeness:
-    """The group of an equal layer, which differs only in names of buffers (in the same order) and random streams.
+    """Another layer's group that is equal except for names of buffers (in the same order) and random streams.
 
-    `streams`: random stream of that group -> this group's own.
+    `streams`: for each random stream of the other group, the corresponding stream of this group.
     """
 
     group: Group
@@ -116,8 +121,8 @@ class Likeness:
 class Group:
     """Members by name in program order, and the loop variables from outermost to innermost.
 
-    `limits`: variables that stop early in the last chunk: low -> (high, total), where iterations of high * size + low
-    >= total are skipped. `like`: the group of another layer that it is a copy of.
+    `limits`: for each variable `low` within a chunk that stops early in the last chunk, (high, total): iterations with
+    high * size + low >= total are skipped. `like`: the group of another layer of which this group is a copy.
     """
 
     number: int
@@ -146,7 +151,7 @@ class Group:
         self.accesses = {name: list(indices) for name, indices in found.items()}
 
     def variables(self, role: Role) -> list[Var]:
-        """Variables of a role, outermost first."""
+        """Returns the variables of a role, outermost first."""
         return [v for v in self.order if self.roles[v] is role]
 
     def has(self, nest_level: NestLevel) -> bool:
@@ -154,12 +159,14 @@ class Group:
         return any(member.nest_level is nest_level for member in self.members.values())
 
     def label(self) -> str:
-        """Names of the members, shortened."""
+        """Returns the names of the members, shortened."""
         names = list(self.members)
         return "+".join(names[:4]) + (f"+{len(names) - 4} more" if len(names) > 4 else "")
 
     def size(self, *roles: Role) -> int:
-        """Number of iterations over the variables of these roles (all when none is given), by the example's sizes."""
+        """Returns the number of iterations over the variables of these roles (all if none is given), by the example's
+        sizes.
+        """
         count = 1
         for v in self.order:
             if not roles or self.roles[v] in roles:
@@ -168,7 +175,7 @@ class Group:
 
 
 def fresh_index(shape: Sequence[IntLike], names: Names) -> tuple[Index, list[Var]]:
-    """One fresh variable per dimension that is not 1, and the index they make."""
+    """Returns an index of one fresh variable per dimension whose size is not 1, and these variables."""
     index, order = [], []
     for size in shape:
         if same(size, 1):
@@ -181,7 +188,9 @@ def fresh_index(shape: Sequence[IntLike], names: Names) -> tuple[Index, list[Var
 
 
 def _loops_by_dimension(shape: Sequence[IntLike], order: Sequence[Var]) -> list[Var | None]:
-    """The loop variable of each dimension, None for size 1. By position: a variable of size 0 is in no expression."""
+    """Returns the loop variable of each dimension, None for size 1. It is found by position, because a variable of size
+    0 occurs in no expression.
+    """
     sized = iter(order)
     return [None if same(n, 1) else next(sized) for n in shape]
 
@@ -189,7 +198,7 @@ def _loops_by_dimension(shape: Sequence[IntLike], order: Sequence[Var]) -> list[
 def group_of(
     number: int, node: Pointwise | Reduction | Scatter, program: LoopProgram, real: Realized, names: Names
 ) -> Group:
-    """The group of one value."""
+    """Make the group of one value."""
     if isinstance(node, Scatter):
         return _scatter_group(number, node, program, real, names)
     shape = node.source_shape if isinstance(node, Reduction) else metas_of(node).shape
@@ -214,7 +223,7 @@ def group_of(
 
 
 def pointwise_group(number: int, node: Pointwise, index: Index, order: list[Var], reads: Reads) -> Group:
-    """The group of one pointwise value, computed for every `index` over the variables `order`."""
+    """Make the group of one pointwise value, computed for every `index` over the variables `order`."""
     member = _member(node, index, index, reads, NestLevel.INNER)
     return Group(number, {node.name: member}, order, dict.fromkeys(order, Role.KEPT), flat=True)
 
@@ -226,7 +235,7 @@ def looks_up(group: Group) -> bool:
 
 
 def may_refuse(group: Group) -> bool:
-    """Whether a check of a value that the group reads may fail, other than that of a scatter's target indices."""
+    """Whether a check of a value that the group reads may fail, other than the check of a scatter's target indices."""
     return any(member.checks for member in group.members.values())
 
 
@@ -248,7 +257,9 @@ def _member(node: Pointwise | Reduction, index: Index, source: Index, reads: Rea
 def reduction_roles(
     node: Reduction, reads: Sequence[Access], reduced: list[Var], kept: list[Var], program: LoopProgram, real: Realized
 ) -> tuple[dict[Var, Role], NestLevel]:
-    """Row or column: a reduction folds rows if its operands are contiguous along a reduced dimension."""
+    """Choose between row and column: a reduction folds rows if its operands are contiguous along a reduced
+    dimension.
+    """
     inner, main = innermost(reads, [*kept, *reduced], program, real)
     if inner is None or main is None or inner in reduced or not kept or FOLDS[node.kind].finds:
         return {**dict.fromkeys(kept, Role.KEPT), **dict.fromkeys(reduced, Role.INNER)}, NestLevel.ROW
@@ -267,7 +278,9 @@ def reduction_roles(
 def innermost(
     reads: Sequence[Access], order: Sequence[Var], program: LoopProgram, real: Realized
 ) -> tuple[Var | None, Expr | None]:
-    """The variable along which most bytes are contiguous, and the memory offset of the access that decides it."""
+    """Returns the variable along which most bytes are contiguous, and the memory offset of the access that
+    decides it.
+    """
     votes: dict[Var, int] = {}
     main: dict[Var, tuple[int, Expr]] = {}
     for access in reads:

@@ -1,9 +1,9 @@
 """Chooses small kernels that share a launch: pointwise kernels that do not depend on each other.
 
-A kernel of a few elements takes no longer than its launch. So kernels move in the order: earlier, to join a kernel
-that is launched because something waits for it, or later, until something waits for them. Memory bounds the moves:
-results that are made earlier, and operands that are kept longer, must not raise peak memory. Peaks of the arena and of
-all other memory are bounded separately, since the arena keeps its size while the program runs.
+A kernel of a few elements takes no longer than its launch. So kernels move in the order: earlier, to join a kernel that
+is launched because other units wait for it, or later, until a unit waits for them. Memory bounds the moves: results
+that are made earlier, and operands that are freed later, must not raise peak memory. Peaks of the arena and of all
+other memory are bounded separately, since the arena keeps its size while the program runs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Mobile:
     """A kernel that may share a launch.
 
     Attributes:
-        handed: bytes that it takes from other kernels, or that it makes for them.
-        kind: equal for kernels of the same code. A kernel moves only to join its kind, so that a launch has few
-            different bodies and many members.
+        handed: number of bytes that it reads from other kernels, or makes for them.
+        kind: a key that is equal for kernels of the same code. A kernel moves only to join kernels of its kind, so that
+            a launch has few different bodies and many members.
     """
 
     handed: int
@@ -37,14 +37,14 @@ def gather(
     most: int | None = None,
     limits: Bundling = GPU.bundling,
 ) -> list[list[Unit]]:
-    """The units in another valid order, as steps: the units of one list may run at the same time.
+    """Returns the units in another valid order, as steps: the units of one list may run at the same time.
 
     Args:
-        units: in order.
+        units: the units in the present order.
         mobile: the kernels that may share a launch.
-        after: for some units, others that they wait for without reading their results.
-        accounts: bytes in use of memories that are bounded separately. The first one is the arena.
-        most: a kernel that reads or makes more bytes of the arena does not move; default: `limits.moved_bytes`.
+        after: for some units, other units for which they wait without reading their results.
+        accounts: profiles of the memories that are bounded separately. The first one is the arena.
+        most: maximum number of bytes of the arena that a moved kernel reads or makes; default: `limits.moved_bytes`.
     """
     return _Gathering(units, mobile, after, accounts, limits.moved_bytes if most is None else most, limits).run()
 
@@ -87,7 +87,9 @@ class _Gathering:
         return self.order
 
     def crowding(self, at: int) -> list[int]:
-        """The delayed kernels to run now because the memory that they keep in use does not fit at a position."""
+        """Returns the delayed kernels that must run now because the memory that they keep in use does not fit at a
+        position.
+        """
         delayed: list[int] = []
         for profile in self.accounts:
             if not profile.fits(at, at + 1, profile.delayed_bytes(at, self.late.values())):
@@ -95,7 +97,7 @@ class _Gathering:
         return delayed
 
     def needed(self, wanted: Iterable[int]) -> set[int]:
-        """The units of `wanted`, and all that they wait for, that have not run yet."""
+        """Returns the units of `wanted`, and all units for which they wait, that have not run yet."""
         must: set[int] = set()
         waiting = [number for number in wanted if number not in self.done]
         while waiting:
@@ -118,7 +120,7 @@ class _Gathering:
             must -= self.done
 
     def early(self, kinds: set[Hashable], at: int) -> Iterable[Unit]:
-        """Kernels of later positions that can run now and whose results fit in memory, the nearest first."""
+        """Yields kernels of later positions that can run now and whose results fit in memory, the nearest first."""
         small = (n for n in self.ready if n not in self.large and self.mobile[n].kind in kinds)
         delayed = [profile.delayed_bytes(at, self.late.values()) for profile in self.accounts]
         missed = 0
@@ -136,7 +138,7 @@ class _Gathering:
                 return
 
     def emit(self, chosen: list[Unit]) -> None:
-        """Append units that run at the same time to the order."""
+        """Append units, which run at the same time, to the order."""
         self.order.append(chosen)
         for unit in chosen:
             self.done.add(unit.number)
@@ -150,7 +152,9 @@ class _Gathering:
 
 
 def _live_bytes(units: Sequence[Unit], size: Mapping[str, int], last: Mapping[str, int]) -> list[int]:
-    """Bytes in use while each unit runs, given the size of every buffer and the position of its last use."""
+    """Returns the bytes in use while each unit runs, given the size of every buffer and the position of its
+    last use.
+    """
     ending: dict[int, int] = {}
     for name, at in last.items():
         ending[at] = ending.get(at, 0) + size[name]
@@ -165,13 +169,13 @@ def _live_bytes(units: Sequence[Unit], size: Mapping[str, int], last: Mapping[st
 
 
 class Profile:
-    """Bytes of one memory in use at each position; moves of kernels may not raise them above the initial peak.
+    """Bytes of one memory in use at each position; moves of kernels must not raise them above the initial peak.
 
     Args:
-        units: in order.
-        account: bytes that a buffer takes of this memory.
+        units: the units in the initial order.
+        account: function that returns the bytes that a buffer takes of this memory.
         kept: buffers that live to the end.
-        over: buffer -> the buffer whose memory it takes over, in this order of units.
+        over: for some buffers, the buffer whose memory they take over in this order of units.
         room_bytes: bytes by which the peak may grow, in addition to 1/64 of it.
     """
 
@@ -195,11 +199,11 @@ class Profile:
         self.most = self.highest + self.highest // 64 + room_bytes
 
     def taken(self, unit: Unit) -> int:
-        """Bytes that a unit reads or makes."""
+        """Returns the bytes that a unit reads or makes."""
         return sum(self.size[name] for name in dict.fromkeys((*unit.reads, *unit.writes)))
 
     def delayed_bytes(self, at: int, late: Iterable[Unit]) -> int:
-        """Bytes of buffers that would no longer be in use at a position but for the delayed units."""
+        """Returns the bytes of buffers that are in use at a position only because of the delayed units."""
         names = {name for unit in late for name in (*unit.reads, *unit.writes)}
         return sum(self.size[name] for name in names if self.last[name] < at)
 

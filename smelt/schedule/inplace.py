@@ -1,4 +1,4 @@
-"""Decides which values a kernel may write over others: element by element, over buffers without later readers."""
+"""Decides which values a kernel may write over others: elementwise, over buffers without later readers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from smelt.shapes.size import same_all
 
 
 class Overwriting:
-    """The decisions for one program. `products`: its matrix products by number of the unit."""
+    """The decisions for one program. `products`: its matrix products by number of their unit."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class Overwriting:
     def possible_updates(
         self, updates: Mapping[int, str], stored: set[str], unit_of: Mapping[int, int]
     ) -> dict[str, str]:
-        """The outputs that a kernel may write over the input whose new value they are, with that input.
+        """Returns the outputs that a kernel may write over an input whose new value they are, with that input.
 
-        Not by a kernel that checks values while it writes: if it refused one, the input would already be partly
-        overwritten.
+        Outputs of a kernel that checks values while it writes are excluded: if a check failed, the input would already
+        be partly overwritten.
 
         Args:
-            updates: position of an output -> that input.
-            stored: buffers that exist.
-            unit_of: number of a group -> number of the product's unit that it belongs to.
+            updates: input by position of the output that is its new value.
+            stored: names of the buffers that exist.
+            unit_of: number of the product's unit by number of a group that belongs to it.
         """
         group = {
             name: unit_of.get(number, number) for number, each in self.fused.groups.items() for name in each.members
@@ -68,13 +68,13 @@ class Overwriting:
         return found
 
     def refusing(self, unit_of: Mapping[int, int]) -> set[int]:
-        """The units that may raise an error after which the caller can still read its inputs."""
+        """Returns the units that may raise an error after which the caller can still read its inputs."""
         if not self.machine.survives_checks:
             return set()
         return {unit_of.get(number, number) for number, group in self.fused.groups.items() if may_refuse(group)}
 
     def alike(self, new: str, old: str) -> bool:
-        """Whether two values have the same type, shape and strides, so that one tensor can hold either."""
+        """Whether two values have the same type, shape and strides, so that one tensor can store either."""
         made, read = metas_of(self.program.nodes[new]), metas_of(self.program.nodes[old])
         same_form = made.dtype == read.dtype and same_all(made.shape, read.shape)
         return same_form and same_all(self.real.strides[new], self.real.strides[old])
@@ -86,8 +86,9 @@ class Overwriting:
         return source in {o.view.base for o in product.operands} or any(source in g.accesses for g in before)
 
     def writes_into(self, node: object, group: Group, source: str) -> bool:
-        """Whether a scatter may write into this buffer instead of a copy of it: it has the copy's strides, and the
-        scatter reads it for nothing else."""
+        """Whether a scatter may write into this buffer instead of a copy of it: the buffer has the copy's strides, and
+        the scatter does not read it for another purpose.
+        """
         assert isinstance(node, Scatter)
         if node.accumulate and not self.machine.takes_over:
             return False
@@ -117,7 +118,9 @@ class Overwriting:
 
 
 def _is_repeatable(group: Group) -> bool:
-    """Whether its kernel may be run a second time on the same inputs, as happens where its fast form refuses them."""
+    """Whether the group's kernel may be run a second time on the same inputs, as happens if its fast form
+    refuses them.
+    """
     return any(isinstance(m.node, Pointwise) and m.node.op in PERIODIC for m in group.members.values())
 
 

@@ -1,8 +1,8 @@
-"""The numbers in which machines differ, for schedules and kernels: parallelism, sizes of caches and tiles, thresholds.
+"""Numbers that differ between machines, for schedules and kernels: parallelism, sizes of caches and tiles, thresholds.
 
 All tuned numbers are here, grouped by the stage that uses them. `gpu(hardware)` derives those that follow from a GPU;
 tuning for another card is a `Machine` with other values (`dataclasses.replace`). Numbers that would change results,
-such as how many additions follow each other, are not here: results do not depend on the machine.
+such as the number of consecutive additions, are not here: results do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Realization:
-    """Which values get buffers (realize.py).
+    """Limits on the choice of values that get buffers (realize.py).
 
     Attributes:
-        cheap_additions: cost of an element up to which a value of several users is computed for each of them.
-        max_read_ratio: a value that more than two loops use is recomputed in each of them only if it reads no more than
-            this multiple of its own size.
-        leaves: most buffers that one value reads.
-        additions: most that an element of a value costs.
-        repeats: a computed value is stored if a view repeats it at least this many times.
-        levels: deepest nesting of inlined bodies for one value. Each level takes up to six frames of Python's limited
-            stack.
-        evaluations: most evaluations of inlined elements for one element of a value: reads at several indices multiply.
-        waiting: most results of at least `waiting_bytes` that one kernel sums: all of them occupy memory until the last
-            is computed. (A weight that twelve layers share has twelve gradients.)
+        cheap_additions: maximum cost of an element, in additions, of a value that is recomputed for each of its users.
+        max_read_ratio: a value that more than two loops use is recomputed in each of them only if the bytes that it
+            reads are at most this multiple of its own size.
+        leaves: maximum number of buffers that one value reads.
+        additions: maximum cost of an element of a value, in additions.
+        repeats: minimum number of times that a view repeats a computed value for the value to be stored.
+        levels: maximum nesting depth of inlined bodies for one value. Each level takes up to six frames of Python's
+            limited stack.
+        evaluations: maximum number of evaluations of inlined elements for one element of a value; reads at several
+            indices multiply it.
+        waiting: maximum number of results of at least `waiting_bytes` that one kernel sums: all of them occupy memory
+            until the last is computed. (A weight that twelve layers share has twelve gradients.)
     """
 
     cheap_additions: int = 4
@@ -41,16 +42,16 @@ class Realization:
 
 @dataclass(frozen=True)
 class Fusion:
-    """Which loops become one kernel (fuse.py, merge.py).
+    """Limits on the loops that become one kernel (fuse.py, merge.py).
 
     Attributes:
-        shared_bytes: least size of a buffer for which two groups that only read it are merged.
-        readers: most groups that touch a buffer for every pair of them to be tried.
-        buffers: most buffers that one kernel touches.
-        operations: most operations in the body of one kernel.
-        levels: deepest nesting of inlined bodies for one value of a kernel; see `Realization`.
-        columns: most column accumulators of one kernel.
-        accesses: most accesses of each buffer by which aligning two groups is tried.
+        shared_bytes: minimum bytes of a buffer for which two groups that only read it are merged.
+        readers: maximum number of groups that touch a buffer for every pair of them to be tried.
+        buffers: maximum number of buffers that one kernel touches.
+        operations: maximum number of operations in the body of one kernel.
+        levels: maximum nesting depth of inlined bodies for one value of a kernel; see `Realization`.
+        columns: maximum number of column accumulators of one kernel.
+        accesses: maximum number of accesses of each buffer by which the alignment of two groups is tried.
     """
 
     shared_bytes: int = 2048
@@ -64,20 +65,21 @@ class Fusion:
 
 @dataclass(frozen=True)
 class Buffers:
-    """How memory is assigned to intermediates (buffer_assignment.py, memory.py).
+    """Limits on the assignment of memory to intermediates (buffer_assignment.py, memory.py).
 
     Attributes:
-        planned_bytes: least size of an intermediate that may lie in the memory of an output.
-        planned_divisor: such an intermediate is also at least arena size / this, so that there are few: the arena is
-            planned anew for each.
-        min_dedicated_bytes: least size of an intermediate with an allocation of its own, which costs half a microsecond
-            a call.
-        dedicated_divisor: such an intermediate is also at least arena size / this.
-        dedicated_saving_divisor: such allocations are made only if they save at least all memory / this.
-        shared_bytes: least size of an arena, shared by programs, whose largest buffers may have their own allocation.
+        planned_bytes: minimum bytes of an intermediate that may use the memory of an output.
+        planned_divisor: such an intermediate also has at least arena size / this number of bytes, so that there are
+            few: the arena is planned anew for each.
+        min_dedicated_bytes: minimum bytes of an intermediate with a separate allocation, which costs half a microsecond
+            per call.
+        dedicated_divisor: such an intermediate also has at least arena size / this number of bytes.
+        dedicated_saving_divisor: such allocations are made only if they save at least all memory / this number.
+        shared_bytes: minimum bytes of an arena, shared by programs, whose largest buffers may have a separate
+            allocation.
         break_saving_divisor: a run of kernels ends early, at the cost of a call, only if that saves at least all memory
-            / this.
-        max_compared_buffers: most buffers for which the offsets of two placement orders are compared.
+            / this number.
+        max_compared_buffers: maximum number of buffers for which the offsets of two placement orders are compared.
     """
 
     planned_bytes: int = 1 << 16
@@ -95,12 +97,11 @@ class Bundling:
     """Limits on kernels that share a launch (horizontal_fusion.py).
 
     Attributes:
-        moved_bytes: most bytes of buffers, made by a kernel for others or by others for it, with which the kernel may
-            move in the order: larger kernels gain more from operands in the second-level cache than from a shared
-            launch.
-        tiny_bytes: the same for buffers of the arena, where longer lifetimes leave too many gaps.
+        moved_bytes: maximum bytes of the buffers that a moved kernel exchanges with other kernels: larger kernels gain
+            more from operands in the second-level cache than from a shared launch.
+        tiny_bytes: the same limit for buffers of the arena, where longer lifetimes leave too many gaps.
         room_bytes: bytes by which peak memory may grow, in addition to 1/64 of it.
-        tries: the search for more members ends after this many consecutive kernels did not fit in memory.
+        tries: number of consecutive kernels that do not fit in memory after which the search for more members ends.
     """
 
     moved_bytes: int = 8 << 20
@@ -111,12 +112,12 @@ class Bundling:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, as CUDA reports it.
+    """Properties of a GPU, as CUDA reports them.
 
     Attributes:
         multiprocessors: number of streaming multiprocessors.
-        shared_bytes: shared memory that one program may have.
-        grid_rows: most programs along the second dimension of a grid.
+        shared_bytes: maximum bytes of shared memory of one program.
+        grid_rows: maximum number of programs along the second dimension of a grid.
     """
 
     multiprocessors: int
@@ -125,20 +126,22 @@ class Gpu:
 
 
 H100 = Gpu(multiprocessors=132, shared_bytes=227 << 10)
-"""Compute capability 9.0; an H200 is the same but for its memory."""
+"""Compute capability 9.0. An H200 differs from an H100 only in its memory."""
 
 
 @dataclass(frozen=True)
 class Products:
-    """Matrix products that a kernel template may compute, with their prologue and epilogue (products.py).
+    """Limits on matrix products that a kernel template may compute, with their prologue and epilogue (products.py).
 
     Attributes:
-        min_multiplications: least multiplications of a float32 product that runs on tensor cores by default.
-        min_side_elements: shortest side and depth of such a product.
-        min_blocks: least blocks of 128 by 64 elements of its result: half of the multiprocessors are busy.
-        min_depth_elements: least depth of a product for which tensor cores are used.
-        max_prologue_operations: most operations for an element of an operand, which is computed anew for every block
-            along the result's other side.
+        min_multiplications: minimum number of multiplications of a float32 product that runs on tensor cores by
+            default.
+        min_side_elements: minimum size of the sides and the depth of such a product.
+        min_blocks: minimum number of blocks of 128 by 64 elements of its result, which keep half of the multiprocessors
+            busy.
+        min_depth_elements: minimum depth of a product for which tensor cores are used.
+        max_prologue_operations: maximum number of operations for an element of an operand, which is computed anew for
+            every block along the result's other side.
     """
 
     min_multiplications: int = 1 << 29
@@ -150,22 +153,24 @@ class Products:
 
 @dataclass(frozen=True)
 class Loops:
-    """Loops of C++ kernels (codegen/nest.py, phases.py, cpp).
+    """Limits and sizes of the loops of C++ kernels (codegen/nest.py, phases.py, cpp).
 
     Attributes:
-        min_parallel_operations: element operations below which a kernel stays on one thread.
-        chunk_elements: chunk of a long loop that one thread takes at a time.
-        columns: columns whose accumulators fit in the first-level cache together.
-        symbolic_columns: the same where their number is symbolic: few, because all accumulators are cleared.
-        tile_side: elements along both sides of a tile of a strided access.
-        write_weight: the loop order follows the strides of accesses weighted by bytes; written bytes count this many
-            times as much as read ones: strided reads can be staged, strided writes cannot.
-        min_kept_additions: a value whose cost exceeds this is written to the row buffer and read back, not recomputed.
-        row_buffer_bytes, row_buffers_bytes: size of one row buffer, and of all of a kernel.
-        scatter_columns: columns that one thread takes at a time: four cache lines of float32.
-        kernels_per_unit: kernels that one process of the C++ compiler gets, where there are processors for all.
-        min_unlocked_bytes: a run of kernels that touches fewer bytes keeps the interpreter lock: releasing it would
-            cost more than it gains.
+        min_parallel_operations: minimum number of element operations of a kernel that runs on several threads.
+        chunk_elements: number of elements of a long loop that one thread takes at a time.
+        columns: number of columns whose accumulators fit in the first-level cache together.
+        symbolic_columns: the same number if the number of columns is symbolic: small, because all accumulators are
+            cleared.
+        tile_side: number of elements along both sides of a tile of a strided access.
+        write_weight: the loop order follows the strides of accesses weighted by bytes; written bytes have this weight
+            relative to read ones: strided reads can be staged, strided writes cannot.
+        min_kept_additions: cost, in additions, above which a value is written to the row buffer and read back, not
+            recomputed.
+        row_buffer_bytes, row_buffers_bytes: maximum bytes of one row buffer, and of all row buffers of a kernel.
+        scatter_columns: number of columns that one thread takes at a time: four cache lines of float32.
+        kernels_per_unit: number of kernels that one process of the C++ compiler gets, if there are processors for all.
+        min_unlocked_bytes: minimum bytes that a run of kernels touches for it to release the interpreter lock: below,
+            the release costs more than it gains.
     """
 
     min_parallel_operations: int = 32768
@@ -184,49 +189,54 @@ class Loops:
 
 @dataclass(frozen=True)
 class Tiles:
-    """The tiles of Triton kernels (codegen/triton/tiles.py).
+    """Sizes and thresholds of the tiles of Triton kernels (codegen/triton/tiles.py).
 
     Attributes:
-        busy_programs: programs that keep the GPU busy: four for each multiprocessor.
-        flat_block_elements, flat_thread_elements: elements of a block of the flat form, and of one thread.
-        short_rows_elements: elements of a tile of short rows: several rows share a program.
-        max_row_elements: longest row that one tile holds; longer ones are walked in a loop, once a phase.
-        walked_block_elements: elements of a tile of a walked row.
-        row_bytes: bytes of whole rows that a thread loads at once where there are rows enough for every multiprocessor.
-            Half of the time a program folds and stores; the loads that other programs have under way then must cover
+        busy_programs: number of programs that keep the GPU busy: four for each multiprocessor.
+        flat_block_elements, flat_thread_elements: number of elements of a block of the flat form, and of one thread.
+        short_rows_elements: number of elements of a tile of short rows, of which several share a program.
+        max_row_elements: maximum length of a row that one tile contains; a longer row is walked in a loop, once per
+            phase.
+        walked_block_elements: number of elements of a tile of a walked row.
+        row_bytes: bytes of whole rows that a thread loads at once if there are enough rows for every multiprocessor.
+            While a program folds and stores, which is half of its time, the pending loads of other programs must cover
             the latency of memory, some 60 KB for each multiprocessor. Eight elements of bfloat16 a thread are half of
             that.
-        one_tensor_bytes: most bytes of an element of a row, over all tensors, for the row to count as one tensor's.
-        several_tensors_bytes, several_tensors_threads: the bytes, and the threads of a program, for rows of several
-            tensors. On an H100 dropout, residual and layer norm of 8192 rows of 768 take 28.5 us so, where programs of
-            two rows and 256 threads take 33; without dropout 25.4 and 35.5.
-        walked_bytes: the same as row_bytes, for rows that are walked: fewer bytes, because loaded elements are folded
-            sooner and accumulators need registers.
-        walked_threads: threads of a program that walks a row.
-        lone_block_elements: elements of a tile of a walked row where programs are so few that one has a multiprocessor
-            almost to itself, and its iterations are not hidden by others.
-        word_rows_threads: threads of a program that walks a row that is not aligned to words: maximum and sum of
-            exponentials of 8192 rows of 50,257 take 209 us on an H200, 216 with 512.
-        pipelined_bytes: shared memory into which a program of the mixed form may prefetch its next rows.
-        min_own_columns: columns below which several chunks of rows share a block.
-        column_tile_elements: elements that a tile of columns reads of up to two tensors.
-        column_warps: warps that keep the GPU busy with column reductions: forty for each multiprocessor.
-        mixed_tile_elements: elements of the whole rows that a program folds at once while it accumulates columns.
-        segment_columns: columns of a block: 128 bytes of bfloat16, a line of the cache.
-        wide_programs: programs from which on blocks are twice as wide, unless only narrow blocks divide a row. The
-            gradient of cross-entropy over 30,522 classes takes 560 us so on an H100, 730 with blocks of 64 columns.
-        wide_rows: rows that a wide block folds at once by two warps, where values take much arithmetic: the gradient of
-            GELU over 8192 rows of 3072 takes 78 us so on an H100, 84 with blocks of 64 columns and 16 rows by four
-            warps.
-        column_rows: rows that other blocks of columns fold at once.
-        much_additions: cost of an element, in additions, from which on threads have fewer elements: that of two
-            exponentials. On an H100 masks of dropout for 6 million elements take 66 us with 8 elements a thread, 73
-            with 16, and the gradient of cross-entropy with its padding to 50,264 classes 705 and 798.
-        thread_rows: rows that one thread folds by itself where there are columns enough for all threads.
-        short_side_elements: shorter side of a two-dimensional tile, for accesses that are contiguous along either side.
-        min_side_elements: shortest size along which such a tile is used.
-        row_block_elements: block of a row that has programs of its own; at most an eighth of it lies beyond the row's
-            end.
+        one_tensor_bytes: maximum bytes of an element of a row, over all tensors, for the row to be treated as a row of
+            one tensor.
+        several_tensors_bytes, several_tensors_threads: bytes that a thread loads at once, and threads of a program, for
+            rows of several tensors. On an H100 dropout, residual and layer norm of 8192 rows of 768 take 28.5 us this
+            way, and 33 us with programs of two rows and 256 threads; without dropout 25.4 and 35.5 us.
+        walked_bytes: the same quantity as row_bytes, for rows that are walked: fewer bytes, because loaded elements are
+            folded sooner and accumulators need registers.
+        walked_threads: number of threads of a program that walks a row.
+        lone_block_elements: number of elements of a tile of a walked row if there are so few programs that each has a
+            multiprocessor almost to itself, and other programs do not hide its latencies.
+        word_rows_threads: number of threads of a program that walks a row that is not aligned to words: maximum and sum
+            of exponentials of 8192 rows of 50,257 take 209 us on an H200, and 216 us with 512 threads.
+        pipelined_bytes: maximum bytes of shared memory into which a program of the mixed form prefetches its next rows.
+        min_own_columns: number of columns below which several chunks of rows share a block.
+        column_tile_elements: number of elements that a tile of columns reads of up to two tensors.
+        column_warps: number of warps that keep the GPU busy with column reductions: forty for each multiprocessor.
+        mixed_tile_elements: number of elements of the whole rows that a program folds at once while it accumulates
+            columns.
+        segment_columns: number of columns of a block: 128 bytes of bfloat16, a line of the cache.
+        wide_programs: minimum number of programs for which blocks are twice as wide, unless only narrow blocks divide a
+            row. The gradient of cross-entropy over 30,522 classes takes 560 us with wide blocks on an H100, and 730 us
+            with blocks of 64 columns.
+        wide_rows: number of rows that a wide block folds at once by two warps, if values take much arithmetic: the
+            gradient of GELU over 8192 rows of 3072 takes 78 us this way on an H100, and 84 us with blocks of 64 columns
+            and 16 rows by four warps.
+        column_rows: number of rows that other blocks of columns fold at once.
+        much_additions: minimum cost of an element, in additions, for which threads have fewer elements: the cost of two
+            exponentials. On an H100 masks of dropout for 6 million elements take 66 us with 8 elements per thread and
+            73 us with 16; the gradient of cross-entropy with its padding to 50,264 classes takes 705 and 798 us.
+        thread_rows: number of rows that one thread folds alone if there are enough columns for all threads.
+        short_side_elements: number of elements of the shorter side of a two-dimensional tile, for accesses that are
+            contiguous along either side.
+        min_side_elements: minimum size of a dimension for which such a tile is used.
+        row_block_elements: number of elements of a block of a row that is divided among separate programs; at most an
+            eighth of the block is beyond the row's end.
     """
 
     busy_programs: int = 4 * H100.multiprocessors
@@ -260,7 +270,7 @@ class Tiles:
 
 
 Blocks = tuple[int, int, int, int, int]
-"""YBLOCK, XBLOCK, KBLOCK, warps, stages of a matrix product; see codegen/triton/blocks.py."""
+"""(YBLOCK, XBLOCK, KBLOCK, warps, stages) of a matrix product; see codegen/triton/blocks.py."""
 
 
 @dataclass(frozen=True)
@@ -268,13 +278,14 @@ class ProductBlocks:
     """The blocks of matrix products on tensor cores (codegen/triton/blocks.py).
 
     Attributes:
-        min_side_elements: shortest side of a block that tensor cores take.
-        group_rows: blocks of rows whose programs are launched together, so that they share blocks of columns in the
-            cache.
-        max_timed: most configurations that are timed: each takes Triton one to two seconds to build.
+        min_side_elements: minimum side of a block for tensor cores.
+        group_rows: number of blocks of rows whose programs are launched together, so that they share blocks of columns
+            in the cache.
+        max_timed: maximum number of configurations that are timed: Triton takes one to two seconds to build each.
         half: configurations for half precision.
-        rounded: for float32 whose factors are rounded to TF32.
-        exact: for float32 at full precision, as products of several TF32 terms of each factor, which are in registers.
+        rounded: configurations for float32 whose factors are rounded to TF32.
+        exact: configurations for float32 at full precision, as products of several TF32 terms of each factor, which are
+            in registers.
     """
 
     min_side_elements: int = 16
@@ -322,10 +333,12 @@ class Launches:
     """Limits on all kernels of a shared launch together (codegen/triton/combined_launch.py).
 
     Attributes:
-        max_pointers: most pointers: parameters take 4 KB at most, and Triton's compile time grows with them.
-        max_bodies: most different bodies, which are compiled one after another.
-        max_lines: most lines of all bodies: the longest body decides how many registers all programs take.
-        large_bytes: a member that reads and writes more shares a launch only with members of the same code.
+        max_pointers: maximum number of pointers: parameters take at most 4 KB, and Triton's compile time grows with
+            them.
+        max_bodies: maximum number of different bodies, which are compiled one after another.
+        max_lines: maximum number of lines of all bodies: the longest body decides the number of registers of all
+            programs.
+        large_bytes: a member that reads and writes more bytes shares a launch only with members of the same code.
     """
 
     max_pointers: int = 400
@@ -336,37 +349,38 @@ class Launches:
 
 @dataclass(frozen=True)
 class Machine:
-    """All numbers by which a program is scheduled and its kernels are written; the defaults are a CPU's.
+    """All numbers with which a program is scheduled and its kernels are written; the defaults are a CPU's.
 
-    A number without a reason here has none on record.
+    If no reason for a number is given here, none is on record.
 
     Attributes:
-        hardware: the GPU that Triton kernels are for.
+        hardware: the GPU on which Triton kernels run.
         realization, fusion, buffers, bundling, products, loops, tiles, blocks, launches: the limits of each stage.
-        split_elements: elements that a reduction folds in all, below which it is not split.
-        parallel: independent iterations that a long reduction should have: rows, or chunks that it is split into.
-        max_chunk_rows: most rows in a chunk of a column reduction.
-        max_chunk_elements: most elements in a chunk of a row reduction.
-        max_chunks: most chunks of one reduction.
-        column_elements: most elements of the column accumulators of one kernel that also handles whole rows.
-        enough_parallel: independent iterations below which row and column reductions do not share a kernel.
-        fixed_columns: whether the width of such accumulators must be a number.
+        split_elements: minimum number of elements that a reduction folds in total for it to be split.
+        parallel: wanted number of independent iterations of a long reduction: rows, or chunks into which it is split.
+        max_chunk_rows: maximum number of rows in a chunk of a column reduction.
+        max_chunk_elements: maximum number of elements in a chunk of a row reduction.
+        max_chunks: maximum number of chunks of one reduction.
+        column_elements: maximum number of elements of the column accumulators of one kernel that also handles whole
+            rows.
+        enough_parallel: minimum number of independent iterations for which row and column reductions share a kernel.
+        fixed_columns: whether the width of such accumulators must be a number, not symbolic.
         templates: whether generated kernels compute matrix products.
-        column_programs: workers that share a column reduction, each with a block of columns of a chunk of the rows;
-            0: the chunks do not depend on the width.
-        column_block: columns of such a block.
-        mixed_chunks: chunks of a column reduction that may share its loop with row reductions, whose programs take
-            whole rows; used where `column_programs` is.
+        column_programs: number of workers that share a column reduction, each with a block of columns of a chunk of the
+            rows; 0: the chunks do not depend on the width.
+        column_block: number of columns of such a block.
+        mixed_chunks: number of chunks of a column reduction that may share its loop with row reductions, whose programs
+            take whole rows; used if `column_programs` is not 0.
         column_epilogues: whether values computed from the results of column reductions may follow in the same kernel.
         bundles: whether kernels that do not depend on each other may share a launch.
-        takes_over: whether a large result may have, from the start, the memory of the intermediate that it is written
-            over, and rows may be added to a value in its own memory.
+        takes_over: whether a large intermediate may be in the memory of the result that overwrites it, and whether a
+            scatter may add rows to a value in the value's own memory.
         survives_checks: whether the process continues after a failed check. On a GPU a failed check ends the context.
         overwrites_unused: whether a value may be written over one that its kernel reads for another value. On a GPU the
             store would meet loads of the same line that are still under way, which takes three times as long.
-        repeats: whether equal layers are scheduled once, where fusion leaves their kernels equal.
-        max_read_ratio: a value that two loops use is recomputed in both only if it reads no more than this multiple of
-            its own size.
+        repeats: whether equal layers are scheduled once, if fusion leaves their kernels equal.
+        max_read_ratio: a value that two loops use is recomputed in both only if the bytes that it reads are at most
+            this multiple of its own size.
     """
 
     realization: Realization = Realization()
@@ -404,10 +418,11 @@ CPU = Machine()
 
 
 def gpu(hardware: Gpu) -> Machine:
-    """The machine of a large GPU: two programs for each multiprocessor; column accumulators stay in registers.
+    """Returns the machine of a large GPU: two programs for each multiprocessor; column accumulators stay in registers.
 
     Memory traffic dominates, so a value is recomputed in two loops unless that reads much more. Numbers tuned on an
-    H100 are used for every GPU."""
+    H100 are used for every GPU.
+    """
     return Machine(
         hardware=hardware,
         products=Products(min_blocks=hardware.multiprocessors // 2),

@@ -1,7 +1,7 @@
-"""Lifetimes of intermediates, and their offsets in one arena; a kernel may write over an input that it reads last.
+"""Lifetimes of intermediates, and their offsets in one arena; a kernel may overwrite an input that it reads last.
 
-With symbolic sizes the plan is the lifetimes: offsets are those of the example, and are computed anew for each tuple of
-sizes at run time.
+With symbolic sizes only the lifetimes are planned at compile time: the offsets of the plan are those of the example,
+and are computed anew for each tuple of sizes at run time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["ALIGN", "MemoryPlan", "aligned", "plan_memory"]
 
 @dataclass
 class MemoryPlan:
-    """Byte offsets of arena buffers, the arena's size, buffers written over another one, and the size without reuse.
+    """Byte offsets of arena buffers, the arena's size, buffers that overwrite another one, and the size without reuse.
 
-    `lives` and `sizes` (bytes) are of the same buffers in the same order.
+    `lives` and `sizes` (bytes) describe the same buffers in the same order.
     """
 
     offsets: dict[str, int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ def plan_memory(
     may_overwrite: Callable[[int, str, str], bool],
     max_compared_buffers: int = CPU.buffers.max_compared_buffers,
 ) -> MemoryPlan:
-    """Offsets for the buffers in `sizes` (bytes), given the order of units.
+    """Plan offsets for the buffers in `sizes` (bytes), given the order of units.
 
     `may_overwrite(number, output, input)`: whether that kernel reads each element of `input` only for the same index
     of `output`.
@@ -64,7 +64,9 @@ def plan_memory(
 
 
 def _offsets(plan: MemoryPlan, max_compared_buffers: int) -> tuple[list[int], int]:
-    """The offset of each buffer and the arena's size; the smaller of two orders of placement where buffers are few."""
+    """Returns the offset of each buffer and the arena's size: the smaller result of two placement orders if buffers are
+    few.
+    """
     numbers = [hint(size) for size in plan.sizes]
     offsets, total = place_buffers(plan.lives, numbers)
     static = not any(isinstance(size, Size) for size in plan.sizes)

@@ -1,7 +1,7 @@
 """Merges two groups into one loop nest, or gives the reason why not.
 
-An access of each to the same buffer gives common coordinates (see align); then roles must agree, and every value that
-one member takes from another must be read at exactly the element just computed.
+One access of each group to the same buffer determines common coordinates (see align); then roles must agree, and every
+value that one member reads from another must be read at exactly the element that was just computed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from smelt.shapes.size import IntLike, is_symbolic, same
 def merge(
     a: Group, b: Group, shared: Iterable[str], program: LoopProgram, names: Names, machine: Machine = CPU
 ) -> Group | str:
-    """The group of both, or the reason against it. `shared`: buffers that both touch, in order of trial."""
+    """Returns the merged group, or the reason against it. `shared`: buffers that both groups touch, in order of
+    trial.
+    """
     if a.scatter or b.scatter:
         return "a scatter runs alone"
     if a.flat and not b.flat:
@@ -43,7 +45,9 @@ def merge(
 
 
 def merge_beside(a: Group, b: Group, names: Names, machine: Machine) -> Group | str:
-    """The group of two that share no buffer, or the reason against it: loops are paired in order, role by role."""
+    """Returns the merged group of two groups that share no buffer, or the reason against it: loops are paired in order,
+    role by role.
+    """
     if a.limits or b.limits:
         return "a short last chunk has no partner"
     aligned = Alignment()
@@ -77,7 +81,9 @@ def _through(
 
 
 def _complete(a: Group, b: Group, aligned: Alignment, names: Names, machine: Machine) -> Group | str:
-    """Find partners for the variables that the shared access does not mention, then join."""
+    """Pair the variables that the shared access does not mention, then join the groups; returns the reason if that is
+    impossible.
+    """
     free_a = [v for v in a.order if v not in aligned.left]
     free_b = [v for v in b.order if v not in aligned.right]
     if machine.column_epilogues and _only_folds(a, free_a):
@@ -93,7 +99,9 @@ def _complete(a: Group, b: Group, aligned: Alignment, names: Names, machine: Mac
 def _pair_free(
     a: Group, b: Group, free_a: Sequence[Var], free_b: Sequence[Var], aligned: Alignment, names: Names
 ) -> str | None:
-    """Pair the loops that the shared access does not mention, where they need partners; the reason against it."""
+    """Pair the loops that the shared access does not mention, as far as they need partners; returns the reason if that
+    is impossible.
+    """
     if a.flat and (free_a or free_b):
         return f"ranges differ: {_sizes(a.order)} and {_sizes(b.order)}"
     if _not_inner(a, free_a):
@@ -114,7 +122,9 @@ def _not_inner(group: Group, variables: Iterable[Var]) -> bool:
 def _pair_inner(
     a: Group, b: Group, free_a: Sequence[Var], free_b: Sequence[Var], aligned: Alignment, names: Names
 ) -> str | None:
-    """Pair, in order, the inner loops that the shared access does not mention; the reason when that is impossible."""
+    """Pair, in order, the inner loops that the shared access does not mention; returns the reason if that is
+    impossible.
+    """
     if not b.flat and _not_inner(b, free_b):
         return f"the loops over {_sizes(free_b)} have no partner"
     if len(free_a) != len(a.variables(Role.INNER)):
@@ -124,7 +134,7 @@ def _pair_inner(
 
 
 def _only_folds(group: Group, free: Sequence[Var]) -> bool:
-    """Whether these are all folded loops of a group that only reduces columns."""
+    """Whether `free` are all folded loops of a group that only reduces columns."""
     return bool(free) and free == group.variables(Role.FOLDED) and only_columns(group)
 
 
@@ -133,7 +143,7 @@ def _sizes(order: Iterable[Var]) -> str:
 
 
 def _join(a: Group, b: Group, aligned: Alignment, after: bool = False) -> Group | str:
-    """The group of both. `after`: members of `b` are computed after the columns of `a` are folded."""
+    """Returns the group of both. `after`: members of `b` are computed after the columns of `a` are folded."""
     limits = _limits(a, b, aligned)
     if isinstance(limits, str):
         return limits
@@ -158,12 +168,13 @@ def _join(a: Group, b: Group, aligned: Alignment, after: bool = False) -> Group 
     members |= others
     if not (a.flat and b.flat):
         _set_nest_levels(members, roles)
-    position = min(a.position, b.position)  # early, since the rest of a program may wait for the earlier group
+    # the earlier position, since the rest of a program may wait for the earlier group
+    position = min(a.position, b.position)
     return Group(a.number, members, order, roles, a.flat and b.flat, position=position, limits=limits)
 
 
 def _limits(a: Group, b: Group, aligned: Alignment) -> dict[Var, tuple[Var, IntLike]] | str:
-    """The limits of both groups in common variables."""
+    """Returns the limits of both groups in common variables, or the reason against a merge."""
     found: dict[Var, tuple[Var, IntLike]] = {}
     for group, pieces in ((a, aligned.left), (b, aligned.right)):
         if len({group.roles[v] for v in group.order if v in aligned.joined}) > 1:
@@ -201,7 +212,7 @@ def _set_nest_levels(members: dict[str, Member], roles: dict[Var, Role]) -> None
 
 
 def _refusal(group: Group, machine: Machine) -> str | None:
-    """Why the members cannot share the loops, or None."""
+    """Returns the reason why the members cannot share the loops, or None."""
     for member in group.members.values():
         for read in member.reads:
             made = group.members.get(read.name)
@@ -222,9 +233,9 @@ def _refusal(group: Group, machine: Machine) -> str | None:
 
 
 def _levels(group: Group, most: int) -> int:
-    """The nesting depth of inlined bodies; 0 where a bound on it shows that it is at most `most`.
+    """Returns the nesting depth of inlined bodies, or 0 if an upper bound of it is at most `most`.
 
-    A reduction is computed before what uses it.
+    A reduction's value is computed before its users, so it does not add to their depth.
     """
     members, levels, deepest = group.members, dict[str, int](), 0
     if sum(m.levels for m in members.values()) <= most:
@@ -246,7 +257,7 @@ def _column_refusal(group: Group, machine: Machine) -> str | None:
         return "what follows column reductions stands apart from row reductions"
     width = group.size(Role.INNER)
     if not rows_too:
-        width = min(width, MAX_COLUMN_WIDTH)  # too wide: the reductions become several narrower kernels
+        width = min(width, MAX_COLUMN_WIDTH)  # a wider reduction becomes several narrower kernels
     elif machine.fixed_columns and is_symbolic(v.size for v in group.variables(Role.INNER)):
         return "column accumulators of symbolic width"
     if columns > machine.fusion.columns or columns * width > machine.column_elements:
@@ -255,7 +266,9 @@ def _column_refusal(group: Group, machine: Machine) -> str | None:
 
 
 def _too_sequential(group: Group, machine: Machine, rows_too: bool) -> str | None:
-    """Why a large group of column reductions has too few independent iterations; None if it has enough."""
+    """Returns the reason why a large group of column reductions has too few independent iterations; None if it has
+    enough.
+    """
     work, iterations = group.size(), group.size(Role.KEPT)
     if machine.column_programs and not rows_too:
         iterations *= -(-group.size(Role.INNER) // machine.column_block)

@@ -1,4 +1,4 @@
-"""Orders kernels and externs: operands first, and among ready units the one that leaves least memory in use.
+"""Orders kernels and externs: operands first, and of the ready units the one after which least memory is in use.
 
 Ties keep the program's order, which for a traced training graph is the order of eager execution.
 """
@@ -21,11 +21,11 @@ class Unit:
 
 
 class CycleError(Exception):
-    """Units wait for each other in a cycle."""
+    """Raised when units wait for each other in a cycle."""
 
 
 def sources_of(units: Sequence[Unit], after: Mapping[int, set[int]]) -> dict[int, set[int]]:
-    """The units that each unit waits for: those that write the buffers it reads, and those of `after`."""
+    """Returns the units for which each unit waits: those that write the buffers it reads, and those of `after`."""
     writer = {name: unit.number for unit in units for name in unit.writes}
     return {
         unit.number: ({writer[name] for name in unit.reads if name in writer} - {unit.number})
@@ -35,7 +35,7 @@ def sources_of(units: Sequence[Unit], after: Mapping[int, set[int]]) -> dict[int
 
 
 def followers_of(sources: Mapping[int, set[int]]) -> dict[int, list[int]]:
-    """The units that wait for each unit: the inverse of `sources_of`."""
+    """Returns the units that wait for each unit: the inverse of `sources_of`."""
     followers: dict[int, list[int]] = {number: [] for number in sources}
     for number, found in sources.items():
         for source in found:
@@ -57,13 +57,13 @@ def order_units(
     kept: set[str],
     after: Mapping[int, set[int]] | None = None,
 ) -> list[Unit]:
-    """A topological order.
+    """Returns a topological order.
 
     Args:
-        units: every unit of the program; each buffer is written by one of them, inputs by none.
+        units: every unit of the program; each buffer except inputs is written by one unit.
         size: bytes that a buffer occupies from its write to its last read; 0 if it is not counted.
         kept: buffers that live to the end.
-        after: for some units, others that they wait for without reading their results.
+        after: for some units, other units for which they wait without reading their results.
 
     Raises:
         CycleError: units wait for each other.
@@ -93,7 +93,7 @@ def order_units(
             left = readers[name]
             left.discard(best)
             if len(left) == 1 and waiting[last := next(iter(left))] == 0:
-                offer(last)  # pushed once more as its rank may have improved; the older entry is skipped later
+                offer(last)  # pushed a second time, as its rank may have improved; the older entry is skipped later
         for follower in followers[best]:
             waiting[follower] -= 1
             if waiting[follower] == 0:

@@ -1,4 +1,4 @@
-"""Finds which operations of the user's program the values of a schedule come from."""
+"""Finds the operations of the user's program from which the values of a schedule come."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from smelt.schedule.plan import Schedule
 
 
 def computed_by(plan: Schedule, number: int) -> list[str]:
-    """The values that the kernels of a unit compute, including those without a buffer, operands first."""
+    """Returns the values that the kernels of a unit compute, including those without a buffer, operands first."""
     return with_inlined(plan.program, plan.made_by(number), plan.stored)
 
 
 def with_inlined(program: LoopProgram, names: Iterable[str], stored: Container[str]) -> list[str]:
-    """Values, each after the pointwise values without a buffer that are inlined into it."""
+    """Returns the values, each after the pointwise values without a buffer that are inlined into it."""
     found: dict[str, None] = {}
     begun: set[str] = set()
     stack = [(name, False) for name in reversed([*names])]
@@ -38,7 +38,7 @@ def with_inlined(program: LoopProgram, names: Iterable[str], stored: Container[s
 
 
 def origins_of(program: LoopProgram, names: Iterable[str]) -> tuple[Origin, ...]:
-    """The operations that these values were lowered from, each once, in the order of the values."""
+    """Returns the operations from which these values were lowered, each once, in the order of the values."""
     found: dict[tuple[int, str, bool], Origin] = {}
     unknown: dict[str, Origin] = {}
     for name in names:
@@ -56,7 +56,9 @@ def origins_of(program: LoopProgram, names: Iterable[str]) -> tuple[Origin, ...]
 
 
 def _call_of(program: LoopProgram, name: str) -> fx.Node | None:
-    """The call that a value was lowered from, also if the schedule added a suffix to its name (`sum_1_part`)."""
+    """Returns the call from which a value was lowered, also if the schedule added a suffix to its name (`sum_1_part`);
+    None if it is unknown.
+    """
     while name not in program.calls and "_" in name:
         name = name.rpartition("_")[0]
     found = program.calls.get(name)

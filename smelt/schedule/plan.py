@@ -1,4 +1,4 @@
-"""Loop program in, schedule out: kernels and externs in order, buffers with strides and offsets.
+"""Schedules a loop program: kernels and externs in order, buffers with strides and offsets.
 
 products that write outputs -> realize -> split long reductions -> fuse -> drop buffers that only their kernel reads ->
 join products with prologues and epilogues -> order -> bundle -> memory plan
@@ -37,7 +37,7 @@ class Watched:
     """Facts about buffers for the debug mode for memory, in which each buffer has its own allocation.
 
     Attributes:
-        lines: value -> the user's line that it comes from, where known.
+        lines: the user's line from which a value comes, by name of the value, if known.
         shared: buffers whose memory is reused after their last use when this mode is off.
     """
 
@@ -47,29 +47,30 @@ class Watched:
 
 @dataclass
 class Schedule:
-    """A scheduled program: all that codegen needs.
+    """A scheduled program: all information that codegen needs.
 
     Attributes:
-        program: loop program, with split reductions.
+        program: the loop program with split reductions.
         steps: numbers of groups and externs in execution order.
-        groups: kernels by number.
+        groups: the kernels' groups by number.
         externs: externs by number.
-        stored: buffers that exist.
+        stored: names of the buffers that exist.
         strides: element strides of each buffer.
         views: extern arguments that are strided views of buffers.
         memory: arena offsets; buffers in it are neither inputs nor outputs.
         last_use: step after which a buffer is not needed.
-        over_inputs: output -> the input that it is the new value of and is written over.
-        over_others: value -> the intermediate that it is written over; neither is in the arena.
-        dedicated: intermediates with an allocation of their own, made with them and freed after their last use.
+        over_inputs: for each output that overwrites the input whose new value it is, that input.
+        over_others: for each value that overwrites an intermediate, that intermediate; neither is in the arena.
+        dedicated: intermediates with a separate allocation, which is made with them and freed after their last use.
         products: matrix products, by number of the unit, that one kernel may compute with their prologue and epilogue.
-            Their groups are also in `groups`, for the alternative: the library's call between separate kernels.
+            Their groups are also in `groups`, for the alternative, in which the library's call runs between separate
+            kernels.
         bundles: groups that follow each other in `steps` and may run at the same time, each list in order.
         breaks: groups before which a run of kernels ends, so that memory is freed before more is allocated.
         needed: peak bytes in use, in the arena and outside of it, without caller-owned inputs.
-        watched: set in the debug mode for memory: what host programs report about buffers.
-        machine: the machine that it was planned for.
-        stages: stages of results that are handed out before the program ends; empty: all are handed out at its end.
+        watched: facts that host programs report about buffers in the debug mode for memory; None in other modes.
+        machine: the machine for which the program was planned.
+        stages: stages of results that are returned before the program ends; empty: all are returned at its end.
     """
 
     program: LoopProgram
@@ -101,18 +102,18 @@ class Schedule:
 
     @property
     def arena_end(self) -> int:
-        """The last step that uses the arena; -1 if none does."""
+        """Returns the last step that uses the arena; -1 if none does."""
         return max((self.last_use[name] for name in self.memory.offsets), default=-1)
 
     def made_by(self, number: int) -> list[str]:
-        """Values that the kernels of a unit compute."""
+        """Returns the values that the kernels of a unit compute."""
         product = self.products.get(number)
         if product is None:
             return list(self.groups[number].members)
         return [product.name, *(name for group in product.group_numbers for name in self.groups[group].members)]
 
     def read_by(self, number: int) -> list[str]:
-        """Buffers that a unit reads and does not make, each once."""
+        """Returns the buffers that a unit reads and does not make, each once."""
         product, extern = self.products.get(number), self.externs.get(number)
         if extern is not None and product is None:
             return list(dict.fromkeys(self.buffer_of(name) for name in extern.inputs))
@@ -128,7 +129,7 @@ class Schedule:
         return any(over.get(node.name) == node.inputs[0] for over in overwrites)
 
     def buffer_of(self, name: str) -> str:
-        """The buffer that holds an argument of an extern."""
+        """Returns the buffer that contains an argument of an extern."""
         view = self.views.get(name)
         return view.base if view is not None else name
 
@@ -145,13 +146,14 @@ def schedule(
     """Plan a loop program.
 
     Args:
-        updates: position of an output -> the input whose new value it is. A kernel writes the new value over the input
-            if it is the input's last reader and reads it element by element.
-        machine: the machine to plan for.
-        caller_owned: positions of inputs whose buffers outlive the call. The others, such as tensors that a forward
-            saved, are free after their last use.
+        updates: for positions of outputs, the input whose new value the output is. A kernel writes the new value over
+            the input if it is the input's last reader and reads it element by element.
+        machine: the machine for which the program is planned.
+        caller_owned: positions of inputs whose buffers outlive the call. The memory of other inputs, such as tensors
+            that a forward saved, is free after their last use.
         split_products: whether tensor cores may compute large float32 products, as products of several TF32 terms.
-        stage_bytes: bytes of results in a stage, which is handed out as soon as it is final; 0: one stage at the end.
+        stage_bytes: bytes of results in a stage, which is returned as soon as its results are final; 0: one stage at
+            the end.
     """
     try:
         return _scheduled(program, options, updates, machine, caller_owned, split_products, stage_bytes)
@@ -185,8 +187,8 @@ def _scheduled(
         return _Planner(program, real, fused, stored, updates or {}, products, kept, machine, stage_bytes).plan()
 
     if machine.templates and (options.templates or split_products):
-        # Groups that share a launch take hardly any time; joined with a product they would need their own launch
-        # whenever the library computes it.
+        # Groups that share a launch add hardly any time; joined with a product they would need separate launches
+        # whenever the library computes the product.
         shared = {n for bundle in planned({}).bundles for n in bundle} if options.max_autotune else set()
 
         def wanted(product: Product) -> bool:
@@ -205,14 +207,14 @@ def _scheduled(
 
 
 def _grouped(program: LoopProgram, real: Realized, names: Names, machine: Machine) -> tuple[LoopProgram, Fused]:
-    """The program with long reductions split, and its groups."""
+    """Returns the program with long reductions split, and its groups."""
     split = split_reductions(program, real, names, machine)
     fused = fuse_blocks(program, split, real, names, machine) if machine.repeats else None
     return split, fused or fuse(split, real, names, machine)
 
 
 def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:
-    """Buffers that only their own kernel reads."""
+    """Returns the buffers that only their own kernel reads."""
     shared = {o.name for o in program.outputs if o.name is not None}
     for node in fused.others.values():
         for name in node.inputs:
@@ -224,8 +226,10 @@ def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:
 
 
 def _through_memory(group: Group) -> set[str]:
-    """Buffers that must exist for a group: those of others that it reads, and its own values that are complete only in
-    memory: results of a scatter, and of column reductions unless later members use them in the kernel."""
+    """Returns the buffers that must exist for a group: buffers of others that it reads, and its own values that are
+    complete only in memory (results of a scatter, and of column reductions unless later members use them in the
+    kernel).
+    """
     read = {name for name in group.accesses if name not in group.members}
     if group.scatter:
         return read | group.members.keys()
@@ -260,7 +264,9 @@ class _Planner:
         self.outputs = self.buffers.outputs
 
     def over_inputs(self, together: list[list[Unit]]) -> dict[str, str]:
-        """New value -> the input that it is written over; no step after that of the write reads the old value."""
+        """Returns for some new values the input that they overwrite; no step after that of the write reads the old
+        value.
+        """
         reader = {name: step for step, each in enumerate(together) for unit in each for name in unit.reads}
         writer = {name: step for step, each in enumerate(together) for unit in each for name in unit.writes}
         return {
@@ -271,7 +277,7 @@ class _Planner:
         }
 
     def plan(self) -> Schedule:
-        """Order the units, form bundles if the machine has them, plan memory."""
+        """Order the units, form bundles if the machine supports them, and plan memory."""
         units = self.ordered()
         if self.stage_bytes and not self.updates and not self.program.symbols:
             self.stages = Stages(units, self.program, self.sharing, self.stage_bytes, self.waits())
@@ -300,10 +306,11 @@ class _Planner:
         )  # fmt: skip
 
     def bundled(self, alone: list[list[Unit]], memory: MemoryPlan) -> tuple[list[list[Unit]], MemoryPlan]:
-        """Steps of units that may run at the same time, and an arena for them; `alone` if the arena would grow much.
+        """Returns steps of units that may run at the same time, and an arena for them, or `alone` if the arena would
+        grow much.
 
         Args:
-            alone: the units in order, one a step.
+            alone: the units in order, one per step.
             memory: the arena for `alone`.
         """
         units = [unit for (unit,) in alone]
@@ -342,7 +349,7 @@ class _Planner:
         return Mobile(sum(hint(self.buffers.nbytes(name)) for name in handed), kind)
 
     def ordered(self) -> list[Unit]:
-        """All units in order; a unit that writes over an input comes after all others that read it, if possible.
+        """Returns all units in order; a unit that overwrites an input comes after all others that read it, if possible.
 
         It also comes after all units with a check that may fail, since a failing call must not change its inputs. (The
         target rows of scattered gradients need no check: the forward looked them up.)
@@ -360,7 +367,7 @@ class _Planner:
             return order_units(units, self.buffers.occupied, self.outputs, waits)
 
     def waits(self) -> dict[int, set[int]]:
-        """For some units, others that they wait for without reading their results."""
+        """Returns for some units other units for which they wait without reading their results."""
         found: dict[int, set[int]] = {}
         for name, sources in self.fused.after.items():
             unit = self.unit_with(name)
@@ -368,13 +375,13 @@ class _Planner:
         return found
 
     def unit_with(self, name: str) -> int:
-        """The number of the unit that makes a value."""
+        """Returns the number of the unit that makes a value."""
         node = self.program.nodes[name]
         number = self.fused.number_of[node.inputs[0] if isinstance(node, Item) else name]
         return self.unit_of.get(number, number)
 
     def before_updates(self, units: Iterable[Unit]) -> dict[int, set[int]]:
-        """For each unit that writes over an input, the units that should run before it."""
+        """Returns for each unit that overwrites an input the units that should run before it."""
         readers: dict[str, set[int]] = {}
         writer: dict[str, int] = {}
         for unit in units:
@@ -388,7 +395,7 @@ class _Planner:
         return after
 
     def units(self) -> Iterable[Unit]:
-        """All units. A read of a view is a read of its buffer, which therefore lives as long as its views."""
+        """Yields all units. A read of a view is a read of its buffer, which therefore lives as long as its views."""
         for unit in self.plain_units():
             more = behind(self.sharing, unit.reads) - {*unit.reads, *unit.writes}
             yield replace(unit, reads=(*unit.reads, *sorted(more))) if more else unit
@@ -414,7 +421,9 @@ class _Planner:
             yield Unit(number, reads, writes or (node.name,), number)
 
     def product_unit(self, product: Product) -> Unit:
-        """A product with its prologues and epilogue; its operands live to its end, whichever alternative runs."""
+        """Returns a product's unit with its prologues and epilogue; its operands live to its end, whichever alternative
+        runs.
+        """
         groups = [self.fused.groups[number] for number in product.group_numbers]
         writes = dict.fromkeys([product.name, *(n for g in groups for n in g.members if n in self.stored)])
         reads = dict.fromkeys([o.view.base for o in product.operands])
@@ -428,14 +437,14 @@ class _Planner:
 
 
 def watch(plan: Schedule, lines: Mapping[str, str]) -> Schedule:
-    """The schedule of the debug mode for memory: no bundles, no reuse of memory.
+    """Returns the schedule of the debug mode for memory: without bundles and without reuse of memory.
 
-    So that a host program can check each buffer (`Watch` of runtime/watched_memory.py).
+    In this schedule a host program can check each buffer (`Watch` of runtime/watched_memory.py).
 
-    Outputs that are written over an input still are: that is visible to the caller.
+    Outputs still overwrite inputs, because the caller sees that.
 
     Args:
-        lines: value -> the user's line that it comes from.
+        lines: the user's line from which a value comes, by name of the value.
     """
     shared = plan.memory.offsets.keys() | set(plan.over_others.values())
     return replace(

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 
 
 class Precedence:
-    """The partial order of numbered units that follows from what each one reads.
+    """The partial order of numbered units that follows from the results that each unit reads.
 
     A joined unit keeps the bits of all units joined in it (`own`), so that sets that contain both need no change.
 
     Args:
-        direct: for each unit, those whose results it reads; listed after them.
+        direct: for each unit, the units whose results it reads; every unit comes after these in the mapping.
     """
 
     def __init__(self, direct: Mapping[int, set[int]]) -> None:
@@ -42,7 +42,7 @@ class Precedence:
         before = (self.before[a] | self.before[b]) & ~own
         after = (self.after[a] | self.after[b]) & ~own
         self.alive &= ~(1 << b)
-        # ancestors (descendants) of both are ordered already
+        # common ancestors (descendants) are ordered already
         for unit in bits((self.after[a] ^ self.after[b]) & self.alive & ~own):
             self.before[unit] |= before | own
         for unit in bits((self.before[a] ^ self.before[b]) & self.alive & ~own):
@@ -52,7 +52,7 @@ class Precedence:
 
 
 def bits(mask: int) -> Iterable[int]:
-    """Positions of the bits that are set."""
+    """Yields the positions of the bits that are set."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

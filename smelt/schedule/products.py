@@ -1,10 +1,10 @@
 """Matrix products that a kernel template may compute together with the pointwise values around them.
 
 After fusion: a product (`mm`, `bmm`) is joined with a group of pointwise values that reads its result at the element
-just computed (the epilogue), and with groups that do nothing but make one of its operands (prologues). The groups stay
-as they are: the unit may also run as the library's call between kernels of these groups; the launcher chooses by
-measuring. Fusion works as between groups: the product is represented by a pointwise value over its result, so `merge`
-finds the common loops or says why there are none.
+just computed (the epilogue), and with groups that only compute one of its operands (prologues). The groups stay as they
+are: the unit may also run as the library's call between kernels of these groups; the launcher chooses by measuring.
+Fusion works as between groups: the product is represented by a pointwise value over its result, so `merge` finds the
+common loops or returns the reason why the loops differ.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from smelt.shapes.expr import Expr, Var
 from smelt.shapes.size import IntLike, hint, same
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""Element types that tensor cores multiply and that accumulate in float32."""
+"""Element types of products that tensor cores multiply, accumulating in float32."""
 
 SHARED = "it shares a launch with other kernels"
 
 
 @dataclass
 class Operand:
-    """A factor: element (batch, row, column) of the value `name`, which is `view` of a buffer.
+    """A factor of a product: element (batch, row, column) of the value `name`, which is `view` of a buffer.
 
-    `prologue`: number of the group that only computes the buffer.
+    `prologue`: number of the group that only computes the buffer, or None.
     """
 
     name: str
@@ -50,12 +50,12 @@ class Product:
     """A matrix product with its prologues and epilogue.
 
     Attributes:
-        number: number of its unit in the schedule: the epilogue's, or the product's where there is none.
-        group: the product, as a value, with those of the epilogue; loops over the result.
-        batch, rows, columns: the loop variables that each dimension of the result is split into, outermost first.
+        number: number of its unit in the schedule: the epilogue's, or the product's without an epilogue.
+        group: the product as a value, with the values of the epilogue; its loops run over the result.
+        batch, rows, columns: the loop variables into which each dimension of the result is split, outermost first.
         depth: number of elements that are folded.
-        epilogue: number of the group that runs after the library's call; None: there is none.
-        kept: whether the result itself is needed in memory.
+        epilogue: number of the group that runs after the library's call, or None.
+        kept: whether the product's own result is needed in memory.
     """
 
     number: int
@@ -75,19 +75,19 @@ class Product:
 
     @property
     def prologues(self) -> list[int]:
-        """Groups that run before the library's call."""
+        """Returns the groups that run before the library's call."""
         return [o.prologue for o in self.operands if o.prologue is not None]
 
     @property
     def group_numbers(self) -> list[int]:
-        """Numbers of all groups of the unit."""
+        """Returns the numbers of all groups of the unit."""
         return [*self.prologues, *([] if self.epilogue is None else [self.epilogue])]
 
 
 def splits_well(product: Product, limits: Products) -> bool:
     """Whether a float32 product is faster on tensor cores, as products of several TF32 terms, than in the library.
 
-    It must have work for all tensor cores, and the rows of its first factor must be contiguous.
+    It must keep all tensor cores busy, and the rows of its first factor must be contiguous.
     """
     if metas_of(product.extern).dtype is not torch.float32:
         return False
@@ -102,7 +102,7 @@ def splits_well(product: Product, limits: Products) -> bool:
 def product_of(
     number: int, extern: Extern, program: LoopProgram, real: Realized, names: Names, limits: Products
 ) -> Product | str:
-    """The product alone, or why no template computes it."""
+    """Returns the product without prologue and epilogue, or the reason why no template computes it."""
     meta = metas_of(extern)
     if not facts_of(extern.target).matmul:
         return "it is no matrix product"
@@ -132,7 +132,7 @@ def _view(name: str, program: LoopProgram, real: Realized) -> StridedView:
 def with_epilogue(
     product: Product, number: int, group: Group, program: LoopProgram, names: Names, machine: Machine
 ) -> Product | str:
-    """The product with a group of pointwise values as its epilogue, or why not."""
+    """Returns the product with a group of pointwise values as its epilogue, or the reason against it."""
     if group.scatter:
         return "a scatter runs alone"
     if not group.flat:
@@ -159,7 +159,7 @@ def _find_loops(product: Product) -> bool:
 
 
 def _digits(position: Expr) -> list[Var] | None:
-    """The variables of a mixed-radix number, outermost first; None for anything else."""
+    """Returns the variables of a mixed-radix number, outermost first; None for any other expression."""
     if not position.is_linear() or not same(position.const, 0):
         return None
     digits: list[Var] = []
@@ -176,8 +176,8 @@ class ProductSearch:
     """Finds the products of a program; its decisions are added to those of fusion.
 
     Args:
-        stored: buffers that exist.
-        wanted: whether a product may be a kernel.
+        stored: names of the buffers that exist.
+        wanted: function that decides whether a product may be a kernel.
         shared: groups that are not joined with products, since they share launches with others.
     """
 
@@ -212,7 +212,7 @@ class ProductSearch:
                     self.products[node.name] = product
 
     def find(self) -> dict[int, Product]:
-        """The products by number of their unit."""
+        """Returns the products by number of their unit."""
         self.join_epilogues()
         self.join_prologues()
         return {product.number: product for product in self.products.values()}
@@ -222,7 +222,7 @@ class ProductSearch:
         return view.base if view is not None else name
 
     def join_epilogues(self) -> None:
-        """Join epilogues, the largest saving first; of equal ones the last, whose other operands exist by then."""
+        """Join epilogues, the largest saving first; of equal savings the last, whose other operands exist by then."""
         pairs = [
             (-self.saved(product, number), -product.number, number, product)
             for product in self.products.values()
@@ -251,7 +251,9 @@ class ProductSearch:
         return with_epilogue(product, number, group, self.program, self.names, self.machine)
 
     def saved(self, product: Product, number: int) -> int:
-        """Bytes of the product's result that an epilogue saves: one read, and the write where nothing else reads it."""
+        """Returns the bytes of the product's result that an epilogue saves: one read, and the write if no other unit
+        reads the result.
+        """
         size = hint(metas_of(product.extern).nbytes)
         alone = product.name not in self.outputs and self.readers[product.name] == {number}
         return 2 * size if alone else size
@@ -273,7 +275,7 @@ class ProductSearch:
                     self.fused.order.join(own, number)
 
     def no_factor(self, group: Group, base: str) -> str | None:
-        """Why a group that computes a factor is not inlined into a product's loops."""
+        """Returns the reason why a group that computes a factor is not inlined into a product's loops, or None."""
         if [name for name in group.members if name in self.stored] != [base]:
             return "it makes more than the factor"
         if group.scatter or not group.flat:
@@ -286,7 +288,7 @@ class ProductSearch:
         return None
 
     def no_prologue(self, product: Product, own: int, operand: Operand, number: int) -> str | None:
-        """Why a product does not compute the operand that a group makes."""
+        """Returns the reason why a product does not compute the operand that a group makes, or None."""
         group, base = self.fused.groups[number], operand.view.base
         if number in self.shared:
             return SHARED

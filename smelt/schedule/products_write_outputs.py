@@ -1,4 +1,4 @@
-"""Outputs that are a reshape or a transpose of a matrix product: the product writes them, no kernel copies them.
+"""Outputs that are a reshape or a transpose of a matrix product: the product writes them, and no kernel copies them.
 
 Examples: logits, computed as one product over the rows of all sequences and returned as batch x length x vocabulary;
 gradients of weights that an `einsum` transposes.
@@ -18,7 +18,7 @@ from smelt.shapes.size import IntLike, is_symbolic, same, same_all
 
 
 def products_write_outputs(program: LoopProgram, updated: Container[int]) -> LoopProgram:
-    """The program whose outputs name the products that write them, with strides of the output's memory.
+    """Returns the program whose outputs name the products that write them, with strides of the output's memory.
 
     Args:
         updated: positions of outputs that are new values of inputs; these are not changed.
@@ -39,7 +39,7 @@ def products_write_outputs(program: LoopProgram, updated: Container[int]) -> Loo
 
 
 def _product(program: LoopProgram, output: Output, users: Mapping[str, Sequence[str]]) -> Extern | None:
-    """The product of which an output is a view, with its strides in the output's memory; None: there is none."""
+    """Returns the product of which an output is a view, with its strides in the output's memory, or None."""
     node = program.nodes.get(output.name or "")
     if not isinstance(node, Pointwise) or not node.view or output.meta is None:
         return None
@@ -63,10 +63,11 @@ def _product(program: LoopProgram, output: Output, users: Mapping[str, Sequence[
 def _strides(
     index: Index, own: Sequence[Var], outer: Sequence[IntLike], inner: Sequence[IntLike]
 ) -> tuple[IntLike, ...] | None:
-    """The strides by which element `index` has the address of element `own` of a tensor with strides `outer`.
+    """Returns strides with which element `index` has the address of element `own` of a tensor with strides `outer`, or
+    None.
 
     Args:
-        inner: strides to use for dimensions of one element.
+        inner: strides for dimensions of one element.
     """
     offset = flat_index([variable(v) for v in own], outer)
     if flat_index(index, inner) == offset:
@@ -82,7 +83,7 @@ def _strides(
 
 
 def _alone(base: str, last: str, users: Mapping[str, Sequence[str]]) -> bool:
-    """Whether only the views that end at `last` read a value: other readers would read it across its rows."""
+    """Whether only the views that end at `last` read a value: other users would have to read it with large strides."""
     while base != last:
         if len(users[base]) != 1:
             return False

@@ -1,9 +1,9 @@
 """Decides which values get a buffer (are realized); all others are computed where they are used.
 
-Externs, reductions, scatters, inputs and outputs always have one. A pointwise value gets one when several loops would
-repeat costly work for it, when it is small and repeated along a big tensor, when inlining it would nest too many
-bodies, or when an extern needs it in memory and no strided view of another buffer can replace it. If fusion later puts
-all its users into its loop, the buffer is dropped.
+Externs, reductions, scatters, inputs and outputs always have a buffer. A pointwise value gets a buffer when several
+loops would repeat costly work for it, when it is small and a view repeats it along a big tensor, when inlining it would
+nest too many bodies, or when an extern needs it in memory and no strided view of another buffer can replace it. If
+fusion later puts all its users into its loop, the buffer is dropped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Realized:
 
 
 def metas_of(node: Node) -> TensorMeta:
-    """The meta of a node that is one tensor."""
+    """Returns the metadata of a node whose value is one tensor."""
     assert isinstance(node.meta, TensorMeta), node
     return node.meta
 
@@ -130,7 +130,9 @@ class _Choice:
         return meta.stride if is_dense(meta.shape, meta.stride) else row_major(meta.shape)
 
     def estimate(self) -> None:
-        """The cost and the leaves (buffers read) of each value if inlined; shared costly values count as stored."""
+        """Compute the cost and the leaves (buffers read) of each value if inlined; shared costly values count as
+        stored.
+        """
         limits = self.machine.realization
         for name, node in self.nodes.items():
             if not isinstance(node, Pointwise):
@@ -159,7 +161,7 @@ class _Choice:
             self.expanded(node)
 
     def split_sum(self, node: Pointwise) -> None:
-        """Store a partial sum where a sum of many large results of externs would keep all of them in memory."""
+        """Store a partial sum if a sum of many large results of externs would otherwise keep all of them in memory."""
         if node.op != "add" or len(node.inputs) != 2:
             return
         limits = self.machine.realization
@@ -176,8 +178,8 @@ class _Choice:
     def spreads(self, node: Pointwise) -> bool:
         """Whether inlining would evaluate too many elements, at different indices, of computed values for one element.
 
-        `evaluations` counts, path by path, evaluations below values that read at other indices than their own. Only if
-        that exceeds the limit are the distinct evaluations counted, which takes longer.
+        `evaluations` counts, path by path, evaluations below values that read at indices other than their own. Only if
+        that number exceeds the limit, the distinct evaluations are counted, which takes longer.
         """
         below = sum(self.evaluations[source] for source in node.inputs)
         computed = any(self.levels[source] for source in node.inputs)
@@ -202,7 +204,7 @@ class _Choice:
             self.store(base)
 
     def consumers(self, name: str) -> set[str]:
-        """Users of a value, looking through views without buffers."""
+        """Returns the users of a value; views without buffers are replaced by their users."""
         found: set[str] = set()
         left = [name]
         while left:
@@ -215,7 +217,9 @@ class _Choice:
         return found
 
     def store_shared(self) -> None:
-        """Store values that several loops would recompute at a cost; users come first, so their choice is known."""
+        """Store values that several loops would recompute at a cost; users are visited first, so their choice
+        is known.
+        """
         loops: dict[str, frozenset[str]] = {}
         for name in reversed(self.nodes):
             node = self.nodes[name]
@@ -231,7 +235,9 @@ class _Choice:
             loops[name] = frozenset(roots)
 
     def widens(self, node: Pointwise) -> bool:
-        """Whether a value is the conversion of a computed value to a wider type: the narrower one is stored instead."""
+        """Whether a value is the conversion of a computed value to a wider type: then the narrower value is stored
+        instead.
+        """
         if node.op != "convert" or len(node.inputs) != 1:
             return False
         source = self.nodes[node.inputs[0]]
@@ -273,7 +279,7 @@ def _bytes(node: Node) -> int:
 
 
 def behind_views(program: LoopProgram, name: str, stored: Container[str] = ()) -> tuple[str, Index, list[Var]]:
-    """Follow views to their base: (its name, the index into it, the variables of the index).
+    """Follow views to their base; returns (its name, the index into it, the variables of the index).
 
     Args:
         stored: values that have a buffer; a view among them is not followed.
@@ -301,7 +307,7 @@ class _Follow:
 def strided(
     base: str, shape: Sequence[IntLike], index: Index, index_vars: Sequence[Var], strides: Sequence[IntLike]
 ) -> StridedView | None:
-    """The view of `base` whose element `index_vars` is base[index]; None unless it has non-negative strides."""
+    """Returns the view of `base` whose element `index_vars` is base[index]; None unless it has non-negative strides."""
     offset = flat_index(index, strides)
     if not offset.is_linear() or not known_at_most(0, offset.const):
         return None
@@ -310,7 +316,7 @@ def strided(
         stride.append(1 if same(size, 1) or same(size, 0) else offset.coefficient(var))
     if not all(known_at_most(0, s) for s in stride):
         return None
-    # a dimension of size 1 may have any stride: that of a row-major tensor keeps externs on fast paths
+    # a dimension of size 1 may have any stride: the row-major stride keeps externs on fast paths
     for d in range(len(shape) - 2, -1, -1):
         if same(shape[d], 1):
             stride[d] = stride[d + 1] * shape[d + 1]
@@ -333,12 +339,12 @@ def _acceptable(node: Extern, view: StridedView, meta: TensorMeta) -> bool:
 
 def _fits(strides: Strides, view: StridedView, meta: TensorMeta) -> bool:
     """Whether the strides of a view are those that the kernels of an extern accept."""
-    if strides is Strides.ROWS:  # rows are read as wide loads, a broadcast costs nothing
+    if strides is Strides.ROWS:  # rows are read as wide loads; broadcasting costs nothing
         return same(view.shape[-1], 1) or same(view.stride[-1], 0) or same(view.stride[-1], 1)
     if _is_broadcast(view):
         return False
     if strides is Strides.IMAGES and (is_channels_last(meta.shape, meta.stride) or _by_element(meta)):
-        return same_steps(meta.shape, meta.stride, view.stride)  # its kernels are chosen by them
+        return same_steps(meta.shape, meta.stride, view.stride)  # the extern chooses its kernels by the strides
     if strides is not Strides.MATRIX or len(view.shape) < 2:
         return True
     (rows, columns), (a, b) = view.shape[-2:], view.stride[-2:]

@@ -2,8 +2,8 @@
 
     program, its repetition -> the program without most blocks -> groups -> the same groups for all blocks
 
-The result is that of fusing the whole program, also across the borders of blocks: the blocks that remain are fused
-together with their neighbours, and the groups are accepted only if they are the same for each but the outermost blocks.
+The result equals the fusion of the whole program, also across the borders of blocks: the remaining blocks are fused
+together with their neighbours, and the groups are accepted only if they are the same for all but the outermost blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from smelt.schedule.split import PARTIAL_SUFFIX
 from smelt.shapes.size import hint
 
 MAX_PERIOD_BLOCKS = 6
-"""Longest period, in blocks, of the choice of buffers: sums over blocks are stored every few blocks."""
+"""Maximum period of the choice of buffers, in blocks: sums over blocks are stored every few blocks."""
 
 MIN_REMOVED_BLOCKS = 4
 """Minimum number of removed blocks for which fusing the short program saves time."""
@@ -34,7 +34,7 @@ MIN_REMOVED_BLOCKS = 4
 def fuse_blocks(
     program: LoopProgram, split: LoopProgram, real: Realized, names: Names, machine: Machine
 ) -> Fused | None:
-    """The groups of a program; None if it has no equal blocks.
+    """Returns the groups of a program; None if it has no equal blocks.
 
     Args:
         program: the program before reductions were split.
@@ -53,7 +53,7 @@ def fuse_blocks(
 
 
 def _least_kept(program: LoopProgram, repetition: Repetition, machine: Machine) -> int:
-    """The number of blocks that must remain so that a buffer which all blocks read still has more readers than
+    """Returns the number of blocks that must remain so that a buffer which all blocks read still has more readers than
     `readers`, a limit of fusion.
     """
     limits = machine.fusion
@@ -68,7 +68,7 @@ class _Blocks:
     """A program, its short form with fewer blocks, and the transfer of the short form's groups to all blocks.
 
     Attributes:
-        first, last: the range of blocks that are equal, but for operands, to the block `period` blocks away.
+        first, last: the range of blocks that equal, except for operands, the block `period` blocks away.
         out: the blocks that are removed.
         pattern: one period of blocks, whose groups are copied to all inner blocks (without the outermost at either
             end).
@@ -97,7 +97,9 @@ class _Blocks:
                 self.block.update((chunk, self.block[each]) for chunk, each in zip(chunks, chain, strict=True))
 
     def moved(self, name: str, blocks: int) -> str | None:
-        """The corresponding value `blocks` blocks later; the value itself if it belongs to no block."""
+        """Returns the corresponding value `blocks` blocks later; the value itself if it belongs to no block; None if
+        there is no such block.
+        """
         found = self.positions.get(name)
         if found is None:
             return name
@@ -105,10 +107,10 @@ class _Blocks:
         return chain[at + blocks] if 0 <= at + blocks < len(chain) else None
 
     def choose(self, least: int) -> None:
-        """Find the period, the blocks for which it holds, and which of them to remove.
+        """Find the period, the blocks for which it applies, and the blocks to remove.
 
         Args:
-            least: how many must remain.
+            least: minimum number of blocks that must remain.
         """
         looks: dict[int, set[Hashable]] = {block: set() for block in range(self.first, self.last + 1)}
         for name, block in self.block.items():
@@ -130,7 +132,7 @@ class _Blocks:
         return len(self.out)
 
     def _buffer(self, name: str) -> Hashable:
-        """A key that is equal for corresponding values of two blocks if their buffers and views are alike."""
+        """Returns a key that is equal for corresponding values of two blocks if their buffers and views are alike."""
         chain, _ = self.positions[name]
         strides, view = self.real.strides.get(name), self.real.views.get(name)
         seen: Hashable = None
@@ -143,7 +145,7 @@ class _Blocks:
     # the short program
 
     def shortened(self) -> LoopProgram | None:
-        """The program without the removed blocks; None if some operand then has no replacement."""
+        """Returns the program without the removed blocks; None if an operand then has no replacement."""
         program, nodes = self.program, dict[str, Node]()
         gone = {name for name, block in self.block.items() if block in self.out}
         for name, node in program.nodes.items():
@@ -162,7 +164,7 @@ class _Blocks:
         return replace(program, nodes=nodes, outputs=outputs, inputs=[n for n in program.inputs if n not in gone])
 
     def _others(self, node: Node, gone: Collection[str]) -> Mapping[str, str] | None:
-        """Replacements for the removed operands of a value before or after the gap; None if one of them has no
+        """Returns replacements for the removed operands of a value before or after the gap; None if one of them has no
         replacement.
         """
         others = {read: self._across(node.name, read) for read in node.inputs if read in gone}
@@ -170,14 +172,16 @@ class _Blocks:
         return known if len(known) == len(others) else None
 
     def _across(self, name: str, read: str) -> str | None:
-        """The value on the other side of the gap that replaces the removed operand `read` of `name`."""
+        """Returns the value on the other side of the gap that replaces the removed operand `read` of `name`, or
+        None.
+        """
         block = self.block.get(name)
         if block is None:
             return None
         return self.moved(read, -self.removed if block >= self.out.stop else self.removed)
 
     def short_buffers(self, short: LoopProgram) -> Realized | None:
-        """The buffers of the short program; None if a view has no base there."""
+        """Returns the buffers of the short program; None if a view has no base there."""
         real, nodes, views = self.real, short.nodes, dict[str, StridedView]()
         for name, view in real.views.items():
             if name in nodes:
@@ -195,7 +199,7 @@ class _Blocks:
         return self.pattern.start <= block <= self.last - 2
 
     def _later(self, block: int) -> int:
-        """The block one period later in the short program."""
+        """Returns the block one period later in the short program."""
         later = block + self.period
         return later + self.removed if block < self.out.start <= later else later
 
@@ -204,7 +208,7 @@ class _Blocks:
         return self._inner(block) and self._inner(self._later(block))
 
     def all_groups(self, short: LoopProgram, fused: Fused) -> Fused | None:
-        """The groups of the whole program; None if the groups of inner blocks differ."""
+        """Returns the groups of the whole program; None if the groups of inner blocks differ."""
         drawn = self._drawn()
         if drawn is None or not self._same_groups_in_blocks(fused):
             return None
@@ -228,7 +232,9 @@ class _Blocks:
         return self._fused(fused, dict(sorted(groups.items())), position)
 
     def _copies(self, group: Group, steps: range, position: Mapping[str, int]) -> list[Group] | None:
-        """Copies of a group, `steps` blocks later each while those are inner blocks; the first is the group itself."""
+        """Returns copies of a group, `steps` blocks later each, for inner blocks only; the first one is the group
+        itself.
+        """
         block, found = self._block_of(group) or 0, list[Group]()
         for blocks in steps:
             if blocks and not self._inner(block + blocks):
@@ -240,13 +246,13 @@ class _Blocks:
         return found
 
     def _drawn(self) -> Mapping[str, int] | None:
-        """Value -> the random stream that it draws from; None if several values draw from one stream."""
+        """Returns for each value the random stream from which it draws; None if several values draw from one stream."""
         calls = ((name, stream_of(node)) for name, (node, _) in self.program.calls.items())
         drawn = {name: stream for name, stream in calls if stream is not None}
         return drawn if len(set(drawn.values())) == len(drawn) else None
 
     def _block_of(self, group: Group) -> int | None:
-        """The first block that has a member of a group."""
+        """Returns the first block that has a member of a group, or None."""
         return min((self.block[name] for name in group.members if name in self.block), default=None)
 
     def _same_groups_in_blocks(self, fused: Fused) -> bool:
@@ -265,7 +271,7 @@ class _Blocks:
         return True
 
     def _counterpart(self, name: str) -> str | None:
-        """The corresponding value one period later in the short program."""
+        """Returns the corresponding value one period later in the short program, or None."""
         block = self.block.get(name)
         return None if block is None else self.moved(name, self._later(block) - block)
 
@@ -282,12 +288,12 @@ class _Blocks:
         return False
 
     def _streams(self, drawn: Mapping[str, int], blocks: int) -> dict[int, int]:
-        """The random stream of each value -> that of the corresponding value `blocks` blocks later."""
+        """Returns for each value's random stream the stream of the corresponding value `blocks` blocks later."""
         moved = ((stream, self.moved(name, blocks)) for name, stream in drawn.items())
         return {stream: drawn[name] for stream, name in moved if name is not None}
 
     def _copied(self, group: Group, blocks: int, position: Mapping[str, int]) -> Group | None:
-        """The copy of a group `blocks` blocks later."""
+        """Returns the copy of a group `blocks` blocks later, or None."""
         names = {name: self.moved(name, blocks) for name in group.accesses}
         if not all(name in position for name in names.values()):
             return None
@@ -305,7 +311,7 @@ class _Blocks:
         return replace(group, number=at, members=members, position=at, accesses=accesses)
 
     def _fused(self, fused: Fused, groups: dict[int, Group], position: Mapping[str, int]) -> Fused | None:
-        """The result of fusion for the whole program; None if a value is in no group or in two."""
+        """Returns the result of fusion for the whole program; None if a value is in no group or in two."""
         loops, nodes = (Pointwise, Reduction, Scatter), self.program.nodes
         others: dict[int, Node] = {position[name]: node for name, node in nodes.items() if not isinstance(node, loops)}
         number_of = {name: number for number, group in groups.items() for name in group.members}
@@ -330,7 +336,7 @@ class _Renaming:
 
 
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:
-    """A node with its operands renamed."""
+    """Returns a node with its operands renamed."""
 
     def through(body: Callable[[Ops, Index], Any]) -> Callable[[Ops, Index], Any]:
         return lambda ops, index: body(_Renaming(ops, names), index)

@@ -1,7 +1,7 @@
 """Finds the repeated blocks of a program: equal layers of a model, recognised by what they compute.
 
 A chain is the list of corresponding values of all layers. Layers need not be contiguous in the program: a backward
-graph recomputes values of the layers in one order, and differentiates the layers in the other.
+graph recomputes values of the layers in one order, and differentiates the layers in the reverse order.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from smelt.loops.forms import form_of, form_of_meta
 from smelt.loops.ir import Constant, Extern, Input, LoopProgram, Node, Reduction, Scatter
 
 MIN_BLOCKS = 14
-"""Fewer repeated blocks are not worth looking for."""
+"""Minimum number of repeated blocks for which the search is worth its time."""
 
 MAX_ANCHORS = 4096
 """Maximum number of externs that are compared with each other, which takes quadratic time."""
 
 BLOCK_KINDS = (1, 2, 3)
-"""How many kinds of layers with equal externs may alternate; tried in this order."""
+"""Numbers of kinds of layers with equal externs that may alternate, in the order in which they are tried."""
 
 
 @dataclass
 class Repetition:
-    """Blocks `first` to `last`, each of which computes the same as the one before, from other operands.
+    """Blocks `first` to `last`, each of which computes the same as the block before it, from other operands.
 
     Attributes:
-        positions: value of a block -> (its chain, its index there).
-        block: value -> number of its block. Values before and after the blocks are not in it.
+        positions: for each value of a block, its chain and its index in the chain.
+        block: for each value of a block, the number of the block. Values before and after the blocks are not contained.
     """
 
     positions: dict[str, tuple[list[str], int]]
@@ -39,10 +39,11 @@ class Repetition:
 
 
 def find_repetition(program: LoopProgram) -> Repetition | None:
-    """The blocks of a program; None if they are few, or if a value reads from many of them."""
+    """Returns the repeated blocks of a program; None if they are few, or if a value reads from many of them."""
     if program.after:
         return None
-    for kinds in BLOCK_KINDS:  # kinds of layers may alternate: then the next layer of a kind is `kinds` layers later
+    # kinds of layers may alternate: then the next layer of a kind follows `kinds` layers later
+    for kinds in BLOCK_KINDS:
         search = _Search(program)
         seed = search.seed(kinds)
         if seed is None:
@@ -71,7 +72,9 @@ class _Search:
         self.block: dict[str, int] = {}
 
     def form(self, node: Node) -> Hashable:
-        """A key that is equal for corresponding values of two blocks: type, metadata, operation, number of operands."""
+        """Returns a key that is equal for corresponding values of two blocks: type, metadata, operation, number of
+        operands.
+        """
         meta = form_of_meta(node.meta)
         if isinstance(node, (Input, Constant)):
             return type(node), meta
@@ -86,10 +89,10 @@ class _Search:
         self.key |= {n: known.setdefault(self.form(self.nodes[n]), len(known)) for n in names if n not in self.key}
 
     def seed(self, kinds: int) -> tuple[str, str] | None:
-        """Two corresponding values of successive blocks in the middle; None if there are none.
+        """Returns two corresponding values of successive blocks in the middle of the program, or None.
 
         Args:
-            kinds: how many kinds of blocks, whose externs are equal, alternate.
+            kinds: number of kinds of blocks with equal externs that alternate.
         """
         anchors = [n for n, node in self.nodes.items() if isinstance(node, Extern)]
         if len(anchors) < MIN_BLOCKS:
@@ -110,7 +113,7 @@ class _Search:
         return anchors[at], anchors[at + period]
 
     def pair(self, one: str, other: str) -> bool:
-        """Extend the pair to all corresponding values, by operands and users; False if this is ambiguous."""
+        """Extend the pair to all corresponding values, by operands and users; returns False if this is ambiguous."""
         self.take_keys(self.nodes)
         self.users = self.program.users()
         waiting = deque([(one, other)])
@@ -126,7 +129,8 @@ class _Search:
                     waiting.append((x, y))
             waiting.extend(self.users_of(a, b))
         self.find_positions()
-        return len(self.positions) == len(self.following.keys() | self.previous.keys())  # fewer if some form a cycle
+        # fewer positions if some values form a cycle
+        return len(self.positions) == len(self.following.keys() | self.previous.keys())
 
     def find_positions(self) -> None:
         """Set the chains; each starts at a value that follows no other."""
@@ -138,7 +142,7 @@ class _Search:
             self.positions.update((name, (chain, at)) for at, name in enumerate(chain))
 
     def users_of(self, a: str, b: str) -> list[tuple[str, str]]:
-        """Corresponding users of two values: the same computation with these values as the same operand."""
+        """Returns corresponding users of two values: the same computation with these values as the same operand."""
         ours = [(self.key[user], self.nodes[user].inputs.index(a)) for user in self.users[a]]
         theirs = [(self.key[user], self.nodes[user].inputs.index(b)) for user in self.users[b]]
         if ours == theirs:
@@ -150,7 +154,9 @@ class _Search:
         return [(x, y) for x, y in once if x != y]
 
     def number(self, seed: str) -> None:
-        """Number the blocks. Their borders are arbitrary: values reached from the seed first get its number."""
+        """Number the blocks. Their borders are arbitrary: values that are reached from the seed first get the seed's
+        number.
+        """
         waiting = deque([(seed, 0)])
         while waiting:
             name, block = waiting.popleft()
@@ -162,7 +168,7 @@ class _Search:
                 waiting.extend([(n, number) for n in (*self.nodes[each].inputs, *self.users[each])])
 
     def found(self, seed: str) -> Repetition | None:
-        """The longest range of equal blocks around the seed."""
+        """Returns the longest range of equal blocks around the seed, or None."""
         broken = set[int]()
         """Blocks that differ from the next one."""
         for name, block in self.block.items():
@@ -188,7 +194,7 @@ class _Search:
 
 
 def longest_run(keys: Sequence[int], step: int) -> tuple[int, int]:
-    """(length, start) of the longest run of keys that equal those `step` positions later."""
+    """Returns (length, start) of the longest run of keys that equal the keys `step` positions later."""
     best, start, length = 0, 0, 0
     for at in range(len(keys) - step):
         length = length + 1 if keys[at] == keys[at + step] else 0

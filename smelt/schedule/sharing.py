@@ -1,6 +1,6 @@
-"""Finds results of library kernels that may be views of an argument, and so share its memory.
+"""Finds results of library kernels that may be views of an argument and so share its memory.
 
-A read of such a view is a read of that memory: it lives as long as the view, and is not overwritten until then.
+A read of such a view is a read of that memory, which therefore lives as long as the view and is not overwritten before.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from smelt.loops.ir import Extern, Item, LoopProgram
 from smelt.schedule.realize import StridedView
 
 Sharing = Mapping[str, frozenset[str]]
-"""For each value that may be a view: the buffers that it may be a view of, none of them views themselves."""
+"""For each value that may be a view, the buffers of which it may be a view; none of these is a view itself."""
 
 
 def find_sharing(program: LoopProgram, views: Mapping[str, StridedView]) -> Sharing:
-    """The values of a program that may be views of others' memory.
+    """Returns the values of a program that may be views of others' memory.
 
     Args:
         views: extern arguments that are strided views of buffers.
@@ -33,7 +33,7 @@ def find_sharing(program: LoopProgram, views: Mapping[str, StridedView]) -> Shar
 
 
 def behind(sharing: Sharing, names: Iterable[str]) -> set[str]:
-    """The buffers, other than the values themselves, whose memory any of these values may share."""
+    """Returns the buffers, other than the values themselves, whose memory any of these values may share."""
     if not sharing:
         return set()
     return {root for name in names for root in sharing.get(name, ())}

@@ -34,7 +34,7 @@ PARTIAL_SUFFIX = "_part"
 
 
 def split_reductions(program: LoopProgram, real: Realized, names: Names, machine: Machine = CPU) -> LoopProgram:
-    """The program with long reductions split; new values get buffers in `real`."""
+    """Returns the program with long reductions split; new values get buffers in `real`."""
     long = {
         name: _Long(node, program, real, names)
         for name, node in program.nodes.items()
@@ -61,7 +61,8 @@ def _work(node: Reduction) -> int:
 
 
 def _mixed(long: Sequence[_Long]) -> set[tuple[int, int]]:
-    """Extents of column reductions that may share their loop with row reductions that read the same buffers.
+    """Returns the extents of column reductions that may share their loop with row reductions that read the same
+    buffers.
 
     Column reductions of the same extent are all split alike, since any of them may join that loop.
     """
@@ -71,7 +72,7 @@ def _mixed(long: Sequence[_Long]) -> set[tuple[int, int]]:
 
 
 class _Long:
-    """A reduction that may be split: what it reads, and which of its dimensions are rows, columns or kept."""
+    """A reduction that may be split: its reads, and the roles of its dimensions (rows, columns or kept)."""
 
     def __init__(self, node: Reduction, program: LoopProgram, real: Realized, names: Names) -> None:
         self.node = node
@@ -84,11 +85,11 @@ class _Long:
         self.roles, self.nest_level = reduction_roles(node, self.reads, self.reduced, self.kept, program, real)
 
     def extent(self) -> tuple[int, int]:
-        """(rows that are folded, columns), by the example's sizes."""
+        """Returns (number of rows that are folded, number of columns), by the example's sizes."""
         return math.prod(hint(v.size) for v in self.reduced), math.prod(hint(v.size) for v in self.kept)
 
     def split(self, machine: Machine, mixed: bool) -> tuple[Reduction | None, Reduction]:
-        """(partial reduction, final reduction); (None, the reduction itself) where it is not split.
+        """Returns (partial reduction, final reduction), or (None, the reduction itself) if it is not split.
 
         Args:
             mixed: whether it may share its loop with row reductions.
@@ -116,7 +117,9 @@ class _Long:
 
 
 def _wanted(total: int, nest_level: NestLevel, machine: Machine, width: int, outer: int, mixed: bool) -> int:
-    """Elements that a chunk should have; `width`: columns of a row, `outer`: iterations that are independent anyway."""
+    """Returns the wanted number of elements of a chunk; `width`: columns of a row, `outer`: iterations that are
+    independent without chunks.
+    """
     column = nest_level is NestLevel.COLUMN
     limit, least = (machine.max_chunk_rows, 16) if column else (machine.max_chunk_elements, 1024)
     chunks = machine.parallel
@@ -127,14 +130,15 @@ def _wanted(total: int, nest_level: NestLevel, machine: Machine, width: int, out
 
 
 def chunk_size(sizes: Sequence[int], wanted: int, most: int) -> int | None:
-    """Elements along the reduced dimensions that one chunk folds; None: do not split.
+    """Returns the number of elements along the reduced dimensions that one chunk folds, or None if the reduction is not
+    split.
 
-    A chunk is some whole trailing dimensions times a divisor of the next one, so that indices of chunks need no
-    division.
+    A chunk consists of whole trailing dimensions times a divisor of the next dimension, so that indices of chunks need
+    no division.
 
     Args:
-        wanted: elements that a chunk should have.
-        most: largest number of chunks.
+        wanted: wanted number of elements of a chunk.
+        most: maximum number of chunks.
     """
     total = math.prod(sizes)
     best: int | None = None
@@ -151,13 +155,13 @@ def chunk_size(sizes: Sequence[int], wanted: int, most: int) -> int | None:
 
 
 def _divisors(size: int) -> list[int]:
-    """The divisors of a number in increasing order."""
+    """Returns the divisors of a number in increasing order."""
     low = [n for n in range(1, math.isqrt(size) + 1) if size % n == 0]
     return [*low, *(size // n for n in reversed(low) if n * n != size)]
 
 
 def _split_evenly(node: Reduction, chunk: int) -> tuple[Reduction, Reduction]:
-    """(partial reduction, final reduction), by equal chunks of `chunk` elements."""
+    """Returns (partial reduction, final reduction) with equal chunks of `chunk` elements."""
     dims, left = list(node.dims), chunk
     reduced = {d: int(node.source_shape[d]) for d in dims}
     whole: list[int] = []
@@ -190,14 +194,18 @@ def _split_evenly(node: Reduction, chunk: int) -> tuple[Reduction, Reduction]:
 def _split_near(
     node: Reduction, sizes: list[IntLike], chunk: int | None, wanted: int
 ) -> tuple[Reduction | None, Reduction]:
-    """Equal chunks if some are near the wanted size (a prime total has none), else chunks with a shorter last one."""
+    """Split into equal chunks if some are near the wanted size (a prime total has none), else into chunks of which the
+    last is shorter.
+    """
     if chunk is None or chunk > _UNEVEN * wanted:
         return _split_with_short_chunk(node, sizes, wanted)
     return _split_evenly(node, chunk)
 
 
 def _wide(node: Reduction) -> torch.dtype:
-    """The type of partial results: float32 for a low-precision sum, which is then rounded only once, at the end."""
+    """Returns the type of partial results: float32 for a low-precision sum, which is then rounded only once, at the
+    end.
+    """
     return torch.float32 if node.dtype in (torch.bfloat16, torch.float16) else node.dtype
 
 
@@ -209,7 +217,7 @@ def _partial_and_final(
     first: Body,
     ragged: tuple[int, int, IntLike] | None = None,
 ) -> tuple[Reduction, Reduction]:
-    """(partial reduction, final reduction) by their dimensions.
+    """Make (partial reduction, final reduction) from their dimensions.
 
     Args:
         sizes: the sizes of the dimensions of `first`, the body of the partial reduction.
@@ -231,7 +239,8 @@ def _partial_and_final(
 
 
 def _split_with_short_chunk(node: Reduction, sizes: list[IntLike], wanted: int) -> tuple[Reduction | None, Reduction]:
-    """Like `_split_evenly`, by chunks of a fixed size of which the last may be short, where equal chunks do not fit.
+    """Split like `_split_evenly`, but into chunks of a fixed size of which the last may be short, for totals without
+    suitable equal chunks.
 
     Trailing dimensions that fit into a chunk stay whole; the leading ones become one loop, which is split.
     """
@@ -263,14 +272,16 @@ def _split_with_short_chunk(node: Reduction, sizes: list[IntLike], wanted: int) 
 
 
 def chunk_rows(total: IntLike, wanted: int) -> int:
-    """A size of chunks near `wanted`: a divisor of the total for all values of symbols, else a power of two."""
+    """Returns a size of chunks near `wanted`: a divisor of the total for all values of symbols, else a power of two."""
     power = 1 << (wanted.bit_length() - 1)
     unit = content(total)
     return next((n for n in range(wanted, power // 2, -1) if unit % n == 0), power)
 
 
 def _permuted_body(node: Reduction, order: Sequence[int], cut: int | None, size: int, dtype: torch.dtype) -> Body:
-    """The body of `node` for an index of dimensions permuted by `order`, in which dimension `cut` is two dimensions."""
+    """Returns the body of `node` for an index of dimensions permuted by `order`, in which dimension `cut` is two
+    dimensions.
+    """
     inverse = sorted(range(len(order)), key=order.__getitem__)
 
     def body(ops: Ops, index: Index) -> Value:

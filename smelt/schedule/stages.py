@@ -1,8 +1,8 @@
-"""Divides a program into stages whose results are handed out as soon as they are final: gradients, for all-reduce.
+"""Divides a program into stages whose results are returned as soon as they are final: gradients, for all-reduce.
 
 Results are assigned to stages of a given size in the order in which the program makes them. Units that a stage needs
-come before those that only later stages need; otherwise the order is unchanged. Fusion and the memory plan are those
-of the whole program.
+come before those that only later stages need; otherwise the order is unchanged. Fusion and the memory plan still cover
+the whole program.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from smelt.shapes.size import hint
 
 @dataclass(frozen=True)
 class Stage:
-    """Results that are handed out together.
+    """Results that are returned together.
 
     Attributes:
-        last: position of the unit after which they are final: written, and not read by later units.
-        results: their positions among the program's results.
+        last: position of the unit after which the results are final: written, and not read by later units.
+        results: positions of the results among the program's results.
     """
 
     last: int
@@ -31,12 +31,12 @@ class Stage:
 
 
 class Stages:
-    """The stage of each result, and of each unit.
+    """Assigns a stage to each result and to each unit.
 
     Args:
-        units: in order.
-        bytes: size of a stage's results.
-        after: for some units, others that they wait for without reading their results.
+        units: the units in order.
+        bytes: wanted size of the results of a stage.
+        after: for some units, other units for which they wait without reading their results.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Stages:
         self.level = self._levels(units, after)
 
     def _levels(self, units: Sequence[Unit], after: Mapping[int, set[int]]) -> dict[int, int]:
-        """For each unit the first stage that needs it."""
+        """Returns for each unit the first stage that needs it."""
         followers = followers_of(sources_of(units, after))
         level: dict[int, int] = {}
         for unit in reversed(units):
@@ -73,12 +73,13 @@ class Stages:
         return level
 
     def ordered(self, units: Iterable[Unit]) -> list[Unit]:
-        """The units sorted by stage, in unchanged order within a stage."""
+        """Returns the units sorted by stage, in unchanged order within a stage."""
         return sorted(units, key=lambda unit: self.level[unit.number])
 
     def gates(self, units: Iterable[Unit], mobile: Container[int]) -> dict[int, set[int]]:
-        """For the first unit of each stage that may not move: the units of earlier stages that may; they must precede
-        it."""
+        """Returns for the first unit of each stage that may not move the units of earlier stages that may move and must
+        precede it.
+        """
         found: dict[int, set[int]] = {}
         moving: set[int] = set()
         before = 0
@@ -91,7 +92,9 @@ class Stages:
         return found
 
     def ends(self, together: Sequence[Sequence[Unit]]) -> list[Stage]:
-        """The stages, given the units in their final order as steps that run at once; empty if there is only one."""
+        """Returns the stages, given the units in their final order as steps that run at once; empty if there is only
+        one stage.
+        """
         final = self._final(together)
         at = sum(map(len, together)) - 1
         found: list[Stage] = []
@@ -110,7 +113,7 @@ class Stages:
         return [*found, Stage(at, rest)] if found and rest else []
 
     def _final(self, together: Sequence[Sequence[Unit]]) -> dict[str, int]:
-        """For each result the position of the last unit of the step that contains its last use."""
+        """Returns for each result the position of the last unit of the step that contains its last use."""
         final: dict[str, int] = {}
         at = -1
         for step in together:

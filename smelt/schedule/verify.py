@@ -18,14 +18,14 @@ from smelt.shapes.size import hint
 
 
 class InvalidSchedule(CompileError):
-    """A schedule violates an invariant."""
+    """Raised for a schedule that violates an invariant."""
 
 
 def verify(plan: Schedule) -> None:
     """Check the invariants of a schedule.
 
     Raises:
-        InvalidSchedule: names the first buffer or unit that violates an invariant, and the invariant.
+        InvalidSchedule: an invariant is violated; the message names the first buffer or unit, and the invariant.
     """
     moments = _Moments(plan)
     rules = (_bad_units(plan), moments.problems, _bad_reads(moments), _bad_arena(moments), _overwritten(moments))
@@ -34,13 +34,13 @@ def verify(plan: Schedule) -> None:
 
 
 class _Moments:
-    """When each unit of a schedule runs, and when each buffer is written and last used.
+    """The moments at which each unit of a schedule runs, and at which each buffer is written and last used.
 
     Attributes:
-        of: number of a unit -> its moment.
-        written: buffer -> the moment of its write.
-        reads: unit -> the buffers that it reads, and the buffers of which they may be views.
-        last: buffer -> the moment of its last use.
+        of: moment of each unit, by number.
+        written: moment of the write of each buffer.
+        reads: for each unit the buffers that it reads, and the buffers of which they may be views.
+        last: moment of the last use of each buffer.
     """
 
     def __init__(self, plan: Schedule) -> None:
@@ -68,7 +68,7 @@ class _Moments:
             self.last |= dict.fromkeys(self.reads[number], moment)
 
     def made(self, number: int, items: Mapping[str, list[str]]) -> list[str]:
-        """The buffers that a unit makes."""
+        """Returns the buffers that a unit makes."""
         if number in self.plan.externs and number not in self.plan.products:
             name = self.plan.externs[number].name
             return [name, *items.get(name, [])]
@@ -106,7 +106,7 @@ def _bad_reads(moments: _Moments) -> Iterator[str]:
 
 
 def _bad_arena(moments: _Moments) -> Iterator[str]:
-    """The error if two buffers that are live at the same time overlap in the arena."""
+    """Yields the error if two buffers that are live at the same time overlap in the arena."""
     plan = moments.plan
     open_ones: list[str] = []
     for name in sorted(plan.memory.offsets, key=lambda name: moments.written[name]):
@@ -128,7 +128,7 @@ def _bytes(plan: Schedule, name: str) -> tuple[int, int]:
 
 
 def _overwritten(moments: _Moments) -> Iterator[str]:
-    """The error if a buffer is read after another value was written over it."""
+    """Yields the error if a buffer is read after another value was written over it."""
     plan = moments.plan
     for new, old in [*plan.over_inputs.items(), *plan.over_others.items(), *plan.memory.in_place.items()]:
         maker, moment = moments.maker[new], moments.written[new]
