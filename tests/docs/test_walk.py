@@ -102,23 +102,22 @@ def problems(walk: list[Row], entries: list[Entry]) -> list[str]:
         entry = entries[index]
         if index < last:
             found.append(f"{row.file}: {row.function} is entered before {entries[last].function}")
-        if above and not set(entry.callers[:2]) & set(above) and not entry.in_thread:
-            found.append(f"{row.file}: {row.function} is called from {entry.callers[:2]}, none of which is above")
+        if above and not set(entry.callers[:1]) & set(above) and not entry.in_thread:
+            found.append(f"{row.file}: {row.function} is called from {entry.callers[:1]}, which is not above")
         last = index
         above.append(row.file)
     return found
 
 
-def files_between() -> list[str]:
-    """The files and folders that the page names as standing between two rows."""
-    text = PAGE.read_text()
-    sentence = text[text.index("few files between") : text.index("No other file")]
-    return re.findall(r"`([^`]*)`", sentence)
+def steps_beside() -> list[tuple[Row, int]]:
+    """The functions that stand beside the path, each with the number of the row that calls it."""
+    found = re.findall(r"^\| \[[^]]*\]\(\.\./smelt/([^)]*)\) \| `([^`]*)` \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
+    return [(Row(file, function), int(number)) for file, function, number in found]
 
 
 def not_named(walk: list[Row], entries: list[Entry]) -> set[str]:
-    """Files on the stack when a row is entered that are neither rows nor named as standing between."""
-    named = (*(row.file for row in walk), *files_between())
+    """Files on the stack when a row is entered that are not rows."""
+    named = tuple(row.file for row in walk)
     of_walk = [each for each in entries if (each.file, each.function) in walk]
     return {file for each in of_walk for file in each.callers if not file.startswith(named)}
 
@@ -133,9 +132,15 @@ def test_each_function_is_entered_in_this_order_from_a_file_above(entries: list[
 
 def test_the_page_names_every_file_on_the_way(entries: list[Entry]) -> None:
     assert not_named(rows(), entries) == set()
-    assert all((ROOT / "smelt" / file).exists() for file in files_between())
     without_driver = [row for row in rows() if row.file != "driver.py"]
     assert not_named(without_driver, entries) == {"driver.py"}
+
+
+def test_steps_beside_the_path_are_called_by_the_row_that_the_page_names(entries: list[Entry]) -> None:
+    callers = {(each.file, each.function): each.callers[0] for each in entries if each.callers}
+    assert steps_beside()
+    for step, number in steps_beside():
+        assert callers[step.file, step.function] == rows()[number - 1].file, step
 
 
 def test_functions_of_c_stand_in_their_files() -> None:
@@ -150,5 +155,5 @@ def test_what_is_not_true_is_found(entries: list[Entry]) -> None:
     first = Row("api.py", "compile")
     lower, joint = Row("loops/lower.py", "lower"), Row("autograd/trace/joint.py", "trace_joint")
     assert "not entered" in problems([Row("capture/torch/optimizers.py", "step")], entries)[0]
-    assert "none of which is above" in problems([first, lower], entries)[0]
+    assert "is not above" in problems([first, lower], entries)[0]
     assert "entered before" in problems([lower, joint], entries)[0]

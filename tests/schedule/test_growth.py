@@ -9,21 +9,21 @@ import pytest
 import torch
 
 import smelt
-from smelt.codegen.cpp import units as cpp_units
+from smelt.codegen.cpp import host as cpp_host
 
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lines of each kernel that is rendered."""
     found: list[int] = []
-    render = cpp_units.render_kernel
+    render = cpp_host.render_kernel
 
     def counted(*args: Any) -> Any:
         kernel = render(*args)
         found.append(len(kernel.lines))
         return kernel
 
-    monkeypatch.setattr(cpp_units, "render_kernel", counted)
+    monkeypatch.setattr(cpp_host, "render_kernel", counted)
     return found
 
 
@@ -215,7 +215,7 @@ def test_gradients_of_many_writes_and_sizes() -> None:
 def test_no_element_looks_for_its_write_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand rows took 14 times as long as in eager at each call."""
     found: list[str] = []
-    render = cpp_units.render_kernel
+    render = cpp_host.render_kernel
 
     def kept(*args: Any) -> Any:
         kernel = render(*args)
@@ -228,7 +228,7 @@ def test_no_element_looks_for_its_write_among_many(monkeypatch: pytest.MonkeyPat
             z[i] = x * i
         return z
 
-    monkeypatch.setattr(cpp_units, "render_kernel", kept)
+    monkeypatch.setattr(cpp_host, "render_kernel", kept)
     x = torch.rand(3)
     torch.testing.assert_close(smelt.compile(function)(x), function(x))
     assert not any(" ? " in line for line in found)

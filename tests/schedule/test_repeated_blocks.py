@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import smelt
 from smelt import pipeline
-from smelt.codegen.cpp import units as cpp_units
+from smelt.codegen.cpp import host as cpp_host
 from smelt.schedule import plan as plans
 from smelt.schedule.order import CycleError
 
@@ -128,7 +128,7 @@ class Compiled:
             self.results += [p.grad for p in model.parameters() if p.grad is not None]
 
     def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        fuse, render, kernel = plans.fuse_blocks, pipeline.render_cpp, cpp_units.render_kernel
+        fuse, render, kernel = plans.fuse_blocks, pipeline.render_cpp, cpp_host.render_kernel
 
         def fused(*args: Any) -> Any:
             found = fuse(*args)
@@ -146,7 +146,7 @@ class Compiled:
 
         monkeypatch.setattr(plans, "fuse_blocks", fused)
         monkeypatch.setattr(pipeline, "render_cpp", rendered)
-        monkeypatch.setattr(cpp_units, "render_kernel", counted)
+        monkeypatch.setattr(cpp_host, "render_kernel", counted)
 
 
 def both(make: Callable[[], nn.Module], x: torch.Tensor, **kw: Any) -> tuple[Compiled, Compiled]:

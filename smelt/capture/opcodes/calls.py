@@ -16,7 +16,7 @@ from smelt.capture.core.frames import RETURN, YIELD, Frame
 from smelt.capture.core.generators import TracedGenerator
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.python import containers
-from smelt.capture.python.stack_opcodes import const, name, opcode, own_constant
+from smelt.capture.python.stack_opcodes import const, name, opcode, own_constant, take
 
 # -- calls ----------------------------------------------------------------
 
@@ -24,6 +24,32 @@ from smelt.capture.python.stack_opcodes import const, name, opcode, own_constant
 @opcode("KW_NAMES", decode=const)
 def kw_names(vm: Interpreter, f: Frame, arg: tuple[str, ...]) -> None:
     f.kw_names = arg
+
+
+def call_311(vm: Interpreter, f: Frame, arg: int) -> None:
+    """CALL of Python 3.11 and 3.12: below the arguments lie (NULL, function) or (unbound method, object)."""
+    items = take(f, arg)
+    second, first = f.stack.pop(), f.stack.pop()
+    names, f.kw_names = f.kw_names, ()
+    if first is NULL:
+        make_call(vm, f, second, NULL, items, names)
+    else:
+        make_call(vm, f, first, second, items, names)
+
+
+def call_313(vm: Interpreter, f: Frame, arg: int) -> None:
+    """CALL of Python 3.13: below the arguments lie (function, NULL) or (unbound method, object)."""
+    items = take(f, arg)
+    first, fn = f.stack.pop(), f.stack.pop()
+    make_call(vm, f, fn, first, items, ())
+
+
+def call_kw_313(vm: Interpreter, f: Frame, arg: int) -> None:
+    """CALL_KW of Python 3.13: CALL with the names of the keyword arguments on top of the stack."""
+    names = f.stack.pop()
+    items = take(f, arg)
+    first, fn = f.stack.pop(), f.stack.pop()
+    make_call(vm, f, fn, first, items, names)
 
 
 def make_call(

@@ -13,7 +13,7 @@ from smelt.capture.opcodes import calls as opcodes_calls
 from smelt.capture.opcodes import data as opcodes_data
 from smelt.capture.opcodes import exceptions  # noqa: F401 (they fill COMMON)
 from smelt.capture.python import stack_opcodes  # noqa: F401 (they fill COMMON)
-from smelt.capture.python.stack_opcodes import COMMON, const, forward, name, raw, take
+from smelt.capture.python.stack_opcodes import COMMON, const, forward, name, raw
 
 
 def load_global(vm: Interpreter, f: Frame, arg: tuple[bool, str]) -> None:
@@ -37,16 +37,6 @@ def load_method(vm: Interpreter, f: Frame, arg: str) -> None:
     value = vm.load_attr(f.stack[-1], arg)
     f.stack[-1] = NULL
     f.stack.append(value)
-
-
-def call(vm: Interpreter, f: Frame, arg: int) -> None:
-    items = take(f, arg)
-    second, first = f.stack.pop(), f.stack.pop()
-    names, f.kw_names = f.kw_names, ()
-    if first is NULL:
-        opcodes_calls.make_call(vm, f, second, NULL, items, names)
-    else:
-        opcodes_calls.make_call(vm, f, first, second, items, names)
 
 
 def call_function_ex(vm: Interpreter, f: Frame, arg: int) -> None:
@@ -86,7 +76,7 @@ TABLE: dict[str, Op] = {
     "LOAD_GLOBAL": Op(load_global, global_name),
     "LOAD_ATTR": Op(load_attr, name),
     "LOAD_METHOD": Op(load_method, name),
-    "CALL": Op(call, raw),
+    "CALL": Op(opcodes_calls.call_311, raw),
     "CALL_FUNCTION_EX": Op(call_function_ex, raw),
     "MAKE_FUNCTION": Op(make_function, raw),
     "COMPARE_OP": Op(opcodes_data.compare_op, lambda site: opcodes_data.COMPARISONS[site.arg]),

@@ -11,7 +11,7 @@ from smelt.capture.opcodes import calls as opcodes_calls
 from smelt.capture.opcodes import data as opcodes_data
 from smelt.capture.opcodes import py311, py312
 from smelt.capture.python import stack_opcodes
-from smelt.capture.python.stack_opcodes import raw, take
+from smelt.capture.python.stack_opcodes import raw
 
 
 def load_global(vm: Interpreter, f: Frame, arg: tuple[bool, str]) -> None:
@@ -34,19 +34,6 @@ def load_super_attr(vm: Interpreter, f: Frame, arg: tuple[bool, str]) -> None:
     f.stack.append(vm.load_attr(vm.call(make, (cls, obj), {}), key))
     if method:
         f.stack.append(NULL)
-
-
-def call(vm: Interpreter, f: Frame, arg: int) -> None:
-    items = take(f, arg)
-    first, fn = f.stack.pop(), f.stack.pop()
-    opcodes_calls.make_call(vm, f, fn, first, items, ())
-
-
-def call_kw(vm: Interpreter, f: Frame, arg: int) -> None:
-    names = f.stack.pop()
-    items = take(f, arg)
-    first, fn = f.stack.pop(), f.stack.pop()
-    opcodes_calls.make_call(vm, f, fn, first, items, names)
 
 
 def call_function_ex(vm: Interpreter, f: Frame, arg: int) -> None:
@@ -119,8 +106,8 @@ TABLE: dict[str, Op] = {
     "LOAD_GLOBAL": Op(load_global, py311.global_name),
     "LOAD_ATTR": Op(load_attr, py312.attribute_name),
     "LOAD_SUPER_ATTR": Op(load_super_attr, py312.super_name),
-    "CALL": Op(call, raw),
-    "CALL_KW": Op(call_kw, raw),
+    "CALL": Op(opcodes_calls.call_313, raw),
+    "CALL_KW": Op(opcodes_calls.call_kw_313, raw),
     "CALL_FUNCTION_EX": Op(call_function_ex, raw),
     "MAKE_FUNCTION": Op(make_function, raw),
     "SET_FUNCTION_ATTRIBUTE": Op(set_function_attribute, raw),

@@ -1,19 +1,61 @@
-"""Schedule in, C++ kernels and host program out. A run of kernels is a segment: a C function of the pointer table."""
+"""Schedule in, C++ kernels and host program out. Equal kernels are rendered once.
+
+A run of kernels is a segment: a C function of the pointer table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from smelt.abi.rendered import Rendered
 from smelt.abi.steps import Step
 from smelt.base.errors import CompileError
 from smelt.base.text import Writer
-from smelt.codegen.cpp.units import CppRenderer, Kernels, Launch, kernel_name, render_kernels, segment_source
+from smelt.codegen.cpp.kernel import Kernel, render_kernel
+from smelt.codegen.cpp.scatter import render_scatter
+from smelt.codegen.cpp.target import Renderer
+from smelt.codegen.cpp.units import kernel_name, segment_source, translation_units
 from smelt.codegen.host import Host
 from smelt.codegen.parameters import FAULT
+from smelt.loops.ir import Scatter
+from smelt.schedule.group import Group
 from smelt.schedule.origins import computed_by, origins_of
 from smelt.schedule.plan import Schedule
-from smelt.shapes.size import IntLike, Size, Symbol
+from smelt.shapes.size import IntLike, Size, Symbol, same
+
+
+class CppRenderer(Renderer):
+    """C++17 with OpenMP for GCC and clang."""
+
+    name = "cpp"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A call of kernel `kernel` (an index) with buffers, symbols and streams as arguments."""
+
+    kernel: int
+    buffers: tuple[str, ...]
+    symbols: tuple[Symbol, ...] = ()
+    streams: tuple[int, ...] = ()
+
+
+@dataclass
+class Kernels:
+    """Distinct kernels, the launch that each group became, and the translation units (source, kernels inside)."""
+
+    kernels: list[Kernel]
+    launches: dict[int, Launch]
+    units: list[tuple[str, list[int]]]
+
+    def text_of(self, number: int) -> tuple[str, str]:
+        """Name and text of the kernel of a group; empty strings if it has none."""
+        launch = self.launches.get(number)
+        if launch is None:
+            return "", ""
+        name = kernel_name(launch.kernel)
+        return name, self.kernels[launch.kernel].function(name)
 
 
 def render_cpp(plan: Schedule) -> Rendered:
@@ -28,6 +70,55 @@ def render_cpp(plan: Schedule) -> Rendered:
         sources[smallest] += segment_source(host.segments)
         exports[smallest] += [f"segment{i}" for i in range(len(host.segments))]
     return Rendered(sources, exports, text, host.constants, steps=host.shown_steps, text_of=kernels.text_of)
+
+
+def render_kernels(plan: Schedule, target: Renderer) -> Kernels:
+    """Render every group of a schedule."""
+    kernels: list[Kernel] = []
+    known: dict[tuple[object, ...], int] = {}
+    launches: dict[int, Launch] = {}
+    of_layers: dict[tuple[object, ...], tuple[Launch, Group]] = {}
+    for number in plan.steps:
+        group = plan.groups.get(number)
+        if group is None or any(same(v.size, 0) for v in group.order):
+            continue
+        equal = _form(group, plan)
+        if equal in of_layers:
+            launches[number] = _like(*of_layers[equal], group)
+            continue
+        kernel = render_scatter(group, plan, target) if group.scatter else render_kernel(group, plan, target)
+        key = (kernel.lines, kernel.types, len(kernel.symbols), len(kernel.streams))
+        if key not in known:
+            known[key] = len(kernels)
+            kernels.append(kernel)
+        launches[number] = Launch(known[key], kernel.buffers, kernel.symbols, kernel.streams)
+        of_layers[equal] = launches[number], group
+    return Kernels(kernels, launches, translation_units(kernels, plan.machine.loops.kernels_per_unit))
+
+
+def _form(group: Group, plan: Schedule) -> tuple[object, ...]:
+    """A key that is equal for groups of equal layers with equal kernels: it has all that depends on other groups."""
+    over = [n in plan.memory.in_place or n in plan.over_inputs or n in plan.over_others for n in group.members]
+    stored = [name in plan.stored for name in group.members]
+    scatters = [
+        (plan.starts_in_place(member.node), member.name in plan.over_inputs)
+        for member in group.members.values()
+        if isinstance(member.node, Scatter)
+    ]
+    original = group.like.group.number if group.like is not None else group.number
+    return original, any(over), *stored, *scatters
+
+
+def _like(launch: Launch, group: Group, other: Group) -> Launch:
+    """The launch of a group that differs from that of `launch` only in buffers and random streams."""
+    buffers = dict(zip(group.accesses, other.accesses, strict=True))
+    streams = launch.streams
+    if streams and group.like is not None:
+        back = {own: original for original, own in group.like.streams.items()}
+        streams = tuple([back[stream] for stream in streams])
+    if streams and other.like is not None:
+        streams = tuple([other.like.streams[stream] for stream in streams])
+    return replace(launch, buffers=tuple([buffers.get(name, name) for name in launch.buffers]), streams=streams)
 
 
 class CppHost(Host):

@@ -11,8 +11,7 @@ import torch
 from smelt.abi.rendered import Rendered
 from smelt.base.errors import CompileError
 from smelt.base.options import Options
-from smelt.codegen.cpp.host import CppHost, render_cpp
-from smelt.codegen.cpp.units import CppRenderer, render_kernels
+from smelt.codegen.cpp.host import CppHost, CppRenderer, render_cpp, render_kernels
 from smelt.loops.lower import lower
 from smelt.schedule.machine import CPU, Loops
 from smelt.schedule.plan import Schedule, schedule

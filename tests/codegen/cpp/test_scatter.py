@@ -11,8 +11,8 @@ import torch
 
 from smelt.base.options import Options
 from smelt.base.report import Report
+from smelt.codegen.cpp.host import CppRenderer
 from smelt.codegen.cpp.scatter import render_scatter
-from smelt.codegen.cpp.units import CppRenderer
 from smelt.driver import compile_program
 from smelt.loops.lower import lower
 from smelt.schedule.plan import schedule

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from smelt.base.options import Options
-from smelt.codegen.cpp.units import CppRenderer, Kernels, kernel_name, render_kernels, segment_source
+from smelt.codegen.cpp.host import CppRenderer, Kernels, render_kernels
+from smelt.codegen.cpp.units import kernel_name, segment_source
 from smelt.loops.lower import lower
 from smelt.schedule.machine import CPU, Loops
 from smelt.schedule.plan import Schedule, schedule
