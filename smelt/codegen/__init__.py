@@ -1,1 +1,1 @@
-"""Schedule in, source text out: kernels per target, and the host program that calls them."""
+"""Schedule in, source text out: the kernels of each target, and the host program that calls them."""

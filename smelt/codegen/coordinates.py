@@ -1,6 +1,6 @@
 """A group's loop variables in the coordinates of its memory: ordered by strides, split at divisions, merged.
 
-The first step for every target; nest.py (CPU) and triton/tiles.py (GPU) continue from its result.
+This is the first step for every target; nest.py (CPU) and triton/tiles.py (GPU) continue from its result.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from smelt.shapes.size import IntLike, exact_quotient, hint, known_divides, know
 
 
 class Coordinates:
-    """Members, variables from outermost to innermost with their roles, and where variables stop early.
+    """The members, the variables from outermost to innermost with their roles, and the limits of variables that stop
+    early.
 
-    `limits`: variable -> (base, limit): iterations where `base + variable` >= limit are skipped.
+    `limits`: (base, limit) by variable: iterations in which `base + variable` >= limit are skipped.
     """
 
     def __init__(self, group: Group, plan: Schedule) -> None:
@@ -33,10 +34,12 @@ class Coordinates:
         self.limits = {low: (variable(high) * low.size, total) for low, (high, total) in group.limits.items()}
         self.flattened: dict[
             tuple[str, Index], tuple[Expr, int]
-        ] = {}  # each step needs the offsets of all accesses, and changes a few
+        ] = {}  # each step needs the offsets of all accesses, and changes only a few of them
 
     def arrange(self) -> None:
-        """Split variables where they are divided, order them by strides, merge neighbours that form one loop."""
+        """Split variables that are operands of divisions, order them by strides, and merge neighbours that form one
+        loop.
+        """
         self.split_divisions()
         strides = self.strides()
         self.order.sort(key=lambda v: -strides.get(v, 0.0))
@@ -61,8 +64,9 @@ class Coordinates:
             self.limits[pieces[-1]] = (base + value - variable(pieces[-1]), limit)
 
     def offsets(self) -> Iterable[tuple[Expr, int]]:
-        """Memory offsets of all accesses, each with its element's size in bytes, and index expressions used as
-        numbers."""
+        """Yields the memory offsets of all accesses, each with its element's bytes (weighted for writes), and index
+        expressions that are used as numbers, with 0.
+        """
         for member in self.members.values():
             if member.name in self.plan.stored and member.nest_level is not NestLevel.COLUMN:
                 expr, size = self.offset(member.name, member.index)
@@ -81,7 +85,9 @@ class Coordinates:
         return known
 
     def rival(self, least: int) -> Var | None:
-        """The variable along which most accesses that stride along the last one are contiguous; None if too short."""
+        """Returns the variable along which most accesses that are strided along the last variable are contiguous; None
+        if either variable is shorter than `least`, or no access is strided.
+        """
         if not self.order:
             return None
         last = self.order[-1]
@@ -97,7 +103,7 @@ class Coordinates:
         return other if min(hint(other.size), hint(last.size)) >= least else None
 
     def split_divisions(self) -> None:
-        """Split v wherever v // k or v % k is computed and k divides its size."""
+        """Split each variable v for which v // k or v % k is computed and k divides its size."""
         for _ in range(16):
             cut = self.find_cut()
             if cut is None:
@@ -122,8 +128,9 @@ class Coordinates:
         return None
 
     def strides(self) -> dict[Var, float]:
-        """For each variable the mean logarithm of its strides, weighted by bytes moved; the largest becomes
-        outermost."""
+        """Returns for each variable the mean logarithm of its strides, weighted by bytes moved; the variable with the
+        largest becomes outermost.
+        """
         total: dict[Var, float] = {}
         weights: dict[Var, float] = {}
         for expr, size in self.offsets():
@@ -135,7 +142,7 @@ class Coordinates:
         return {v: total[v] / weights[v] if weights[v] else 0.0 for v in total}
 
     def merge_neighbours(self) -> None:
-        """Merge neighbours u, v of one role where every offset has coefficient(u) == coefficient(v) * size(v)."""
+        """Merge neighbours u, v of one role if every offset has coefficient(u) == coefficient(v) * size(v)."""
         changed = True
         while changed:
             changed = False

@@ -1,13 +1,13 @@
 """Writes the host program: Python text with `call(inputs) -> outputs`, which binds pointers and runs the steps.
 
-Names that the text uses are supplied by the loader: `extern`, `Slot`, `Workspaces`, `launch`, `launch_short`, `fresh`,
-`torch`, `address(name)` (of kernels and segments) and `constants`.
+The loader supplies the names that the text uses: `extern`, `Slot`, `Workspaces`, `launch`, `launch_short`, `fresh`,
+`torch`, `address(name)` (for kernels and segments) and `constants`.
 
-If results are returned in stages, the text defines a generator `steps`, and `call`, which runs it (`Staged`).
+If results are returned in stages, the text defines a generator `steps`, and a function `call` that runs it (`Staged`).
 
-With symbolic sizes the text defines `at(s0, ...)`, which makes the program for given values of the symbols, and `call`
-makes and caches these versions (`Sized`; it also uses `Version` and `place_buffers`). Kernels then read their sizes
-from the table, next to their pointers.
+With symbolic sizes the text defines `at(s0, ...)`, which makes a version of the program for given values of the
+symbols, and `call` makes and caches these versions (`Sized`; it also uses `Version` and `place_buffers`). Kernels then
+read their sizes from the table that also has their pointers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from smelt.shapes.size import IntLike, same, same_all
 
 @dataclass
 class _Step:
-    """An extern call, a product with its prologues and epilogue, or a run of kernels.
+    """One step of the program: an extern call, a product with its prologues and epilogue, or a run of kernels.
 
     `check`: the step may only run after the fault word showed that every index so far was in range.
     """
@@ -49,14 +49,15 @@ class _Step:
 
 
 class Host:
-    """Writes the text of a program with kernels in C++; other targets override how kernels are launched.
+    """Writes the text of a program with kernels in C++; other targets override the launches of kernels.
 
     Args:
         buffers: the arguments of the kernels of each group.
         bundles: groups that share a launch, if they follow each other; none of them sets faults.
 
     Attributes:
-        gives_arena_back: whether the arena, which other programs do not share, is freed after its last use in a call.
+        gives_arena_back: whether the arena is freed after its last use in a call; other programs do not share such an
+            arena.
         asserts: whether a fault ends the process or its CUDA context; otherwise kernels set a fault word, which the
             program reads.
     """
@@ -115,14 +116,14 @@ class Host:
     # steps
 
     def updates_inputs(self, number: int) -> bool:
-        """Whether a kernel, or one that shares its launch, writes over an input."""
+        """Whether a kernel, or one that shares its launch, overwrites an input."""
         made = (name for each in self.together.get(number, [number]) for name in self.plan.made_by(each))
         return any(name in self.plan.over_inputs for name in made)
 
     def make_steps(self) -> list[_Step]:
-        """The steps of the program: externs and runs of kernels.
+        """Returns the steps of the program: externs and runs of kernels.
 
-        A kernel that writes over an input runs after the check of all indices so far, so that the inputs are unchanged
+        A kernel that overwrites an input runs after the check of all indices so far, so that the inputs are unchanged
         if the program raises.
         """
         steps: list[_Step] = []
@@ -155,7 +156,9 @@ class Host:
         return steps[-1].externs is None and steps[-1].product is None
 
     def plan_drops(self) -> dict[int, list[str]]:
-        """Index of a step -> tensors to drop after it; none for the last step, since returning drops all."""
+        """Returns by index of a step the tensors to drop after it; none for the last step, since returning
+        drops all.
+        """
         of_position = {}
         first = 0
         for index, step in enumerate(self.steps):
@@ -163,7 +166,7 @@ class Host:
                 of_position[position] = index
             first = step.last + 1
         drops: dict[int, list[str]] = {}
-        # the debug mode fills them with poison
+        # the debug mode keeps them to fill them with poison
         shared = self.plan.watched.shared if self.plan.watched is not None else frozenset[str]()
         overwritten = {*shared, *self.plan.over_inputs.values(), *self.plan.over_others.values()}
         for name, position in self.plan.last_use.items():
@@ -171,7 +174,7 @@ class Host:
             if name in self.outputs or self.in_arena(name) or isinstance(node, Constant):
                 continue
             if name in overwritten:
-                continue  # returned as the output's new value
+                continue  # a tensor that is returned as the output's new value
             if isinstance(node.meta, tuple):
                 continue
             index = of_position[position]
@@ -203,7 +206,7 @@ class Host:
         return head + "\n" + call if not self.symbols else self.sized(head, call)
 
     def call_text(self, body: Writer) -> str:
-        """The text of the function `call`."""
+        """Write the text of the function `call`."""
         call = Writer()
         with call.block(f"def {'steps' if self.stages else 'call'}(inputs):"):
             call('"""Boxed: takes the tensors in the list, which it empties; returns the list of results."""')
@@ -229,7 +232,7 @@ class Host:
         return call.text()
 
     def give_results(self, call: Writer) -> None:
-        """The lines that end a call and return its results."""
+        """Write the lines that end a call and return its results."""
         results = [self.variable[o.name] if o.name else str(o.number) for o in self.plan.program.outputs]
         listed = f"[{', '.join(results)}]"
         if self.stages:
@@ -238,7 +241,9 @@ class Host:
             call(f"return {listed if self.plan.watched is None else f'w.returned({listed})'}")
 
     def hand_out(self, body: Writer, step: _Step) -> None:
-        """Lines that hand out the results of a stage that ends with this step; the last stage's are returned."""
+        """Write the lines that yield the results of a stage that ends with this step; the last stage's results are
+        returned.
+        """
         for stage in self.stages[:-1]:
             if stage.last == step.last:
                 if self.fault and not self.asserts:
@@ -246,7 +251,9 @@ class Host:
                 self.give_stage(body, stage)
 
     def give_stage(self, body: Writer, stage: Stage) -> None:
-        """Hand out a stage's results without keeping references: autograd steals a gradient that has no other owner."""
+        """Yield a stage's results without keeping references: autograd steals a gradient to which there is no other
+        reference.
+        """
         outputs = [self.plan.program.outputs[i] for i in stage.results]
         body(f"given = [{', '.join(self.variable[o.name] if o.name else str(o.number) for o in outputs)}]")
         names = dict.fromkeys(self.variable[o.name] for o in outputs if o.name)
@@ -256,14 +263,16 @@ class Host:
         body("yield given")
 
     def watching(self) -> list[str]:
-        """Lines that begin a call in the debug mode for memory: they copy the inputs that are overwritten."""
+        """Returns the lines that begin a call in the debug mode for memory: they copy the inputs that are
+        overwritten.
+        """
         if self.plan.watched is None:
             return []
         over = {i: name for i, name in enumerate(self.inputs) if name in self.plan.over_inputs.values()}
         return ["w = watch.begin()", *([f"w.surround(inputs, {over!r})"] if over else [])]
 
     def step(self, body: Writer, step: _Step, bound: set[str]) -> None:
-        """The lines of one step."""
+        """Write the lines of one step."""
         if step.externs is not None:
             return self.extern_step(body, step.externs, bound)
         self.make_room(body, step.groups, bound)
@@ -273,17 +282,17 @@ class Host:
             self.launches(body, step.groups, bound)
 
     def first_updates_inputs(self, step: _Step) -> bool:
-        """Whether the first kernel of a step writes over an input."""
+        """Whether the first kernel of a step overwrites an input."""
         makers = self.plan.made_by(step.groups[0]) if step.groups else []
         return any(name in self.plan.over_inputs for name in makers)
 
     def ended_at(self, index: int) -> list[str]:
-        """The buffers, as text, whose memory would be reused after a step without the debug mode."""
+        """Returns, as text, the buffers whose memory would be reused after a step without the debug mode."""
         shared = self.plan.watched.shared if self.plan.watched is not None else ()
         return [repr(n) for n, at in self.plan.last_use.items() if n in shared and self.step_at(at) == index]
 
     def watched_step(self, body: Writer, index: int, step: _Step, bound: set[str]) -> None:
-        """The lines of one step in the debug mode for memory: allocate its buffers, run it, check them."""
+        """Write the lines of one step in the debug mode for memory: allocate its buffers, run it, check them."""
         run, self.made = Writer(), []
         self.step(run, step, bound)
         makes = [line for line in run.text().splitlines() if " = w.empty(" in line]
@@ -299,11 +308,13 @@ class Host:
             body(f"w.ended({', '.join(ended)})")
 
     def step_at(self, position: int) -> int:
-        """The index of the step that contains a position of the plan."""
+        """Returns the index of the step that contains a position of the plan."""
         return next(i for i, step in enumerate(self.steps) if step.last >= position)
 
     def define_watch(self, w: Writer) -> None:
-        """Define what the debug mode for memory reports of each step: its name, and the user's lines of its values."""
+        """Define the facts that the debug mode for memory reports about each step: its name, and the user's lines of
+        its values.
+        """
         known = self.plan.watched.lines if self.plan.watched is not None else {}
         with w.block("watch = Watch([", "])"):
             for step in self.steps:
@@ -313,18 +324,18 @@ class Host:
                 w(f"({name!r}, {lines!r}),")
 
     def kernel_names(self, number: int) -> str:
-        """The names of the kernels of a group."""
+        """Returns the names of the kernels of a group."""
         raise NotImplementedError
 
     def arena_ended(self) -> int | None:
-        """The step with the arena's last use; None if it is the last step."""
+        """Returns the step with the arena's last use; None if it is the last step."""
         if not (self.gives_arena_back and self.plan.memory.offsets):
             return None
         index = next(i for i, step in enumerate(self.steps) if step.last >= self.plan.arena_end)
         return index if index < len(self.steps) - 1 else None
 
     def sized(self, head: str, call: str) -> str:
-        """The text of a program with symbolic sizes."""
+        """Returns the text of a program with symbolic sizes."""
         names = ", ".join(map(str, self.symbols))
         w = Writer()
         docstring, _, rest = head.partition("\n")
@@ -384,11 +395,11 @@ class Host:
         raise NotImplementedError
 
     def addresses(self) -> dict[int, str]:
-        """Slot -> text of its value, for slots that hold addresses of kernels, not tensors."""
+        """Returns the text of the value by slot, for slots that contain addresses of kernels, not of tensors."""
         raise NotImplementedError
 
     def make_room(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
-        """Lines that allocate what kernels write outside of the arena."""
+        """Write the lines that allocate the tensors outside of the arena that kernels write."""
         fresh: list[str] = []
         over: dict[str, str] = {}
         for number in groups:
@@ -400,7 +411,7 @@ class Host:
                     fresh.append(name)
                     self.variable[name] = f"o{next(self.fresh)}"
         for name in fresh:
-            # a tensor without elements is written by no kernel, and bound only if one takes it
+            # no kernel writes a tensor without elements, so it is bound only if a kernel takes it
             self.allocate(body, name)
         for name, old in over.items():
             self.bind(body, old, bound)
@@ -408,11 +419,11 @@ class Host:
             bound.add(name)
 
     def launches(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
-        """The launches of a run of kernels."""
+        """Write the launches of a run of kernels."""
         raise NotImplementedError
 
     def product(self, body: Writer, product: Product, bound: set[str]) -> None:
-        """Lines that run a product, by kernels or by the library, with its prologues and epilogue."""
+        """Write the lines that run a product, by kernels or by the library, with its prologues and epilogue."""
         raise NotImplementedError
 
     def nbytes(self, name: str) -> IntLike:
@@ -487,13 +498,14 @@ class Host:
         return f"{base}.as_strided({view.shape}, {view.stride}, {offset})"
 
     def shown(self, name: str) -> tuple[tuple[IntLike, ...], tuple[IntLike, ...]] | None:
-        """(shape, strides) in which to allocate a value that is a result in another shape; see
-        products_write_outputs.py."""
+        """Returns the (shape, strides) in which to allocate a value that is a result in another shape, or None; see
+        products_write_outputs.py.
+        """
         output = self.outputs.get(name)
         if output is None or output.meta is None:
             return None
         shape, stride = output.meta.shape, output.meta.stride
-        # of a square product it may be the transpose, of equal shape
+        # the result of a square product may be the transpose, which has the same shape
         same_order = same_all(stride, self.plan.strides[name])
         return None if same_all(shape, metas_of(self.nodes[name]).shape) and same_order else (shape, stride)
 
@@ -537,10 +549,10 @@ class Host:
 
 
 REFUSE = ("if workspace.fault[0]:", "    workspaces.refuse(workspace)")
-"""Lines that raise the error that the fault word describes."""
+"""Lines that raise the error described by the fault word."""
 
 TENSOR_OPTIONAL = frozenset({"bias", "seed"})
-"""Parameters of prims that are a tensor or None."""
+"""Names of parameters of prims that are a tensor or None."""
 
 
 def _is_tensor(parameter: str, value: Any, node: Extern) -> bool:
@@ -548,7 +560,7 @@ def _is_tensor(parameter: str, value: Any, node: Extern) -> bool:
 
 
 def _tensors(node: Extern) -> list[str | None]:
-    """Tensor arguments in order; an absent optional tensor of a prim is None."""
+    """Returns the tensor arguments in order; an absent optional tensor of a prim is None."""
     if node.parameters:
         pairs = zip(node.parameters, node.args, strict=True)
         return [a.name if isinstance(a, Ref) else None for p, a in pairs if _is_tensor(p, a, node)]
@@ -577,7 +589,7 @@ def _slotted(value: Any, slots: Any) -> Any:
 
 
 def literal(value: Any) -> str:
-    """A constant argument as Python text."""
+    """Returns a constant argument as Python text."""
     match value:
         case torch.device():
             return f"torch.device({quoted(str(value))})"

@@ -1,4 +1,4 @@
-"""Text of index expressions: sums of loop variables, divisions and loaded indices, with the syntax of the target."""
+"""Renders index expressions (sums of loop variables, divisions and loaded indices) in the syntax of the target."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from smelt.shapes.size import IntLike, Size, bounds, known_at_most, known_less, 
 class IndexRenderer(SizeRenderer):
     """Renders index expressions. `names` and `depths`: text and loop depth of each loop variable.
 
-    `quotient`: how the target divides integers (towards zero). `long`: how it writes constants beyond 32 bits.
-    `widened`: how it writes a loop variable as an integer of 64 bits.
+    `quotient`: the target's integer division (towards zero). `long`: the target's form of constants beyond 32 bits.
+    `widened`: the target's form of a loop variable as an integer of 64 bits.
     """
 
     quotient = "/"
@@ -27,7 +27,7 @@ class IndexRenderer(SizeRenderer):
         self.names: dict[Atom, str] = {}
 
     def depth_of(self, expr: Expr) -> int:
-        """The innermost loop that an index expression depends on."""
+        """Returns the depth of the innermost loop on which an index expression depends."""
         return max((self.atom_depth(a) for a, _ in expr.terms), default=0)
 
     def atom_depth(self, atom: Atom) -> int:
@@ -39,7 +39,9 @@ class IndexRenderer(SizeRenderer):
         return self.depths[atom]
 
     def text_of(self, expr: Expr) -> str:
-        """Text of an index expression; in 32 bits if by the ranges of variables every subexpression fits."""
+        """Returns the text of an index expression, in 32 bits if every subexpression fits by the ranges of the
+        variables.
+        """
         texts, wide = [], self.leaves_32_bits(expr)
         # ordered by generated name: the text of equal kernels must not depend on original names of variables
         terms = sorted(((self.atom_text(atom), atom, c) for atom, c in expr.terms), key=itemgetter(0))
@@ -68,8 +70,9 @@ class IndexRenderer(SizeRenderer):
         return narrow and most >= 2**31
 
     def is_narrow(self, atom: Atom) -> bool:
-        """Whether the text of an atom is a 32-bit integer: a loop counter is if the loop is known to end within 32
-        bits."""
+        """Whether the text of an atom is a 32-bit integer, as for a counter of a loop that is known to end within 32
+        bits.
+        """
         match atom:
             case Quotient() | Remainder():
                 return not isinstance(atom.by, Size) and all(self.is_narrow(a) for a, _ in atom.of.terms)
@@ -88,7 +91,9 @@ class IndexRenderer(SizeRenderer):
         return self.names[atom]
 
     def division(self, of: Expr, by: IntLike, sign: str) -> str:
-        """Floor division or remainder; operands that may be negative are shifted by a multiple of the divisor."""
+        """Returns floor division or remainder; operands that may be negative are shifted by a multiple of the
+        divisor.
+        """
         low, _ = of.range()
         if isinstance(by, Size) or isinstance(low, Size):
             return self.symbolic_division(of, by, sign)
@@ -107,7 +112,7 @@ class IndexRenderer(SizeRenderer):
 
 
 def _farthest(atom: Atom) -> int:
-    """The largest magnitude of a 32-bit atom."""
+    """Returns the largest magnitude of a 32-bit atom."""
     low, high = bounds(atom.low)[0], bounds(atom.high)[1]
     return 2**31 if low is None or high is None else max(abs(low), abs(high))
 

@@ -1,7 +1,7 @@
-"""The host program of a graph in parts: it runs the parts in order, and reads numbers and copies tensors between.
+"""Writes the host program of a graph in parts: it runs them in order, reads numbers and copies tensors between them.
 
-Names that its text uses are supplied by the loader: `parts`, the parts' programs; `operators`, the functions that it
-calls itself; and `torch`.
+The loader supplies the names that the text uses: `parts`, the parts' programs; `operators`, the functions that the host
+program calls directly; and `torch`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 
 def render_multi_part_host(chain: PartSequence, parts: Sequence[Rendered]) -> Rendered:
-    """The program of a graph in parts.
+    """Render the program of a graph in parts.
 
     Args:
         parts: the programs of the parts with a graph, in order.
@@ -47,7 +47,7 @@ class _Host:
         self.last = self.last_uses()
 
     def last_uses(self) -> dict[fx.Node, int]:
-        """For each tensor the last part that uses it."""
+        """Returns for each tensor the last part that uses it."""
         last: dict[fx.Node, int] = {}
         for i, part in enumerate(self.chain.parts):
             for node in (*part.inputs, *(n for host in part.host for n in host.all_input_nodes), *part.outputs):
@@ -86,7 +86,7 @@ class _Host:
         w(f"{made}{',' if len(part.outputs) == 1 else ''} = parts[{number}](given)")
 
     def host_step(self, w: Writer, node: fx.Node) -> None:
-        """The lines of one operation that the host runs."""
+        """Write the lines of one operation that the host runs."""
         symbol = as_symbol(node.meta["val"])
         name = self.variable[node] = f"h{len(self.variable)}" if symbol is None else symbol.name
         args = [self.argument(a) for a in node.args]

@@ -1,7 +1,8 @@
 """Turns a group's variables into the loops of a kernel: roles, order by strides, splits, merges, chunks, tiles.
 
-First step of codegen for the CPU. The result is a group in new coordinates: kept loops (parallel), folded loops, inner
-loops with the contiguous one last. Divisions by a factor of a variable are removed by splitting the variable.
+This is the first step of codegen for the CPU. The result is a group in new coordinates: kept loops (parallel), folded
+loops, inner loops with the contiguous one last. Divisions by a factor of a variable are removed by splitting the
+variable.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from smelt.shapes.size import (
 )
 
 BLOCK_ELEMENTS = 512
-"""Elements of a partial row sum: rounding errors stay near those of pairwise summation."""
+"""Number of elements of a partial row sum, which keeps rounding errors near those of pairwise summation."""
 
 MIN_BLOCK_PASSES = 16
 """Minimum number of iterations of a partial sum; above it, their number is about the square root of the number of all
@@ -34,15 +35,17 @@ iterations.
 """
 
 SYMBOLIC_BLOCK_PASSES = 64
-"""Iterations of a partial sum where their number is symbolic; as many partial sums are added to the next level."""
+"""Number of iterations of a partial sum if the total is symbolic; the next level adds up as many partial sums."""
 
 UNROLLED_ELEMENTS = 4
-"""Elements of a folded dimension that one iteration of a column reduction adds."""
+"""Number of elements of a folded dimension that one iteration of a column reduction adds."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A loop in which partial sums are added to the next level, at low bits of its counter: pairwise-like rounding."""
+    """A loop in which partial sums are added to the next level, at low bits of its counter, so that rounding is like
+    that of pairwise summation.
+    """
 
     var: Var
     ends: tuple[int, ...]
@@ -50,14 +53,14 @@ class Block:
 
 @dataclass
 class Nest:
-    """Loops of one kernel.
+    """The loops of one kernel.
 
-    `work`: element operations of all loops where sizes are symbolic; decides at run time whether the loops are
-    parallel. `limits`: variable -> (base, limit): iterations where `base + variable` >= limit are skipped. `unrolled`:
-    a short variable without a loop: column reductions add the sum of its values in one iteration. `tail`: the variable
-    that was split for it, if some of its values may be left over. `row_block`: the folded loop whose partial column
-    sums are blocked; `inner_block`: the same for an inner loop and row sums. `tiled`: the inner loops are a tile over
-    two variables, each contiguous in some tensor.
+    `work`: number of element operations of all loops if sizes are symbolic; it decides at run time whether the loops
+    are parallel. `limits`: (base, limit) by variable: iterations in which `base + variable` >= limit are skipped.
+    `unrolled`: a short variable without a loop: column reductions add the sum of its values in one iteration. `tail`:
+    the variable that was split to unroll it, if some of its values may be left over. `row_block`: the folded loop whose
+    partial column sums are blocked; `inner_block`: the same for an inner loop and row sums. `tiled`: the inner loops
+    are a tile over two variables, each contiguous in some tensor.
     """
 
     members: dict[str, Member]
@@ -75,7 +78,7 @@ class Nest:
     inner_block: Block | None = None
 
     def size(self, loops: Sequence[Var]) -> IntLike:
-        """Number of iterations of these loops."""
+        """Returns the number of iterations of these loops."""
         return math.prod(v.size for v in loops)
 
     def increasing(self, offset: Expr) -> bool:
@@ -93,7 +96,7 @@ class Nest:
         return True
 
     def rest(self) -> Nest:
-        """The nest for the values that unrolling left over."""
+        """Returns the nest for the values that unrolling left over."""
         assert self.tail is not None
         whole = variable(self.tail)
         values: dict[Atom, Expr] = {self.folded[-1]: whole // UNROLLED_ELEMENTS}
@@ -104,13 +107,15 @@ class Nest:
 
 
 def chunk_size(size: IntLike, wanted: int) -> int:
-    """The largest divisor up to `wanted`, unless it is much smaller."""
+    """Returns the largest divisor of `size` up to `wanted`, or `wanted` if the divisor is much smaller."""
     whole = content(size)
     return next((s for s in range(wanted, wanted // 4, -1) if whole % s == 0), wanted)
 
 
 def make_block(loops: Sequence[Var]) -> Block | None:
-    """The blocking of a sum over all iterations of nested loops; None if there are too few iterations for it."""
+    """Returns the blocking of a sum over all iterations of nested loops; None if there are too few iterations
+    for it.
+    """
     symbolic = is_symbolic(v.size for v in loops)
     passes = math.prod(hint(v.size) for v in loops)
     if passes < 4 * MIN_BLOCK_PASSES and not symbolic:
@@ -162,7 +167,7 @@ class _Builder(Coordinates):
         return sum(m.cost + len(m.reads) for m in self.members.values())
 
     def block_sums(self) -> None:
-        """Block long row sums, so that fewer roundings follow each other."""
+        """Divide long row sums into blocks, to reduce the number of consecutive roundings."""
         inner = self.of(Role.INNER)
         if inner and hint(inner[-1].size) >= 2 * BLOCK_ELEMENTS and self.group.has(NestLevel.ROW):
             self.chunk(inner[-1], BLOCK_ELEMENTS, Role.INNER)
@@ -186,7 +191,7 @@ class _Builder(Coordinates):
         self.order.sort(key=lambda v: rank[self.roles[v]])
 
     def unroll_columns(self) -> None:
-        """Unroll four rows: a quarter of the accumulator traffic, and of the roundings that follow each other."""
+        """Unroll four rows, which divides the accumulator traffic and the number of consecutive roundings by four."""
         folded = self.of(Role.FOLDED)
         if not folded or self.group.has(NestLevel.ROW) or self.group.has(NestLevel.OUTER):
             return
@@ -206,7 +211,9 @@ class _Builder(Coordinates):
             self.tail = last
 
     def flat_roles(self) -> None:
-        """Roles of a pointwise kernel: all but the contiguous loop are parallel; long loops are split into chunks."""
+        """Set the roles of a pointwise kernel: all but the contiguous loop are parallel; long loops are split into
+        chunks.
+        """
         if not self.order:
             return
         last = self.order[-1]
@@ -219,7 +226,7 @@ class _Builder(Coordinates):
             self.chunk(last, self.loops.chunk_elements, Role.KEPT)
 
     def chunk(self, var: Var, wanted: int, role: Role) -> None:
-        """Split a long inner loop into chunks of about `wanted`; the last may be short."""
+        """Split a long inner loop into chunks of about `wanted` elements; the last chunk may be short."""
         high, _ = self.cut(var, chunk_size(var.size, wanted))
         self.roles[high] = role
 
@@ -235,7 +242,9 @@ class _Builder(Coordinates):
         return high, low
 
     def tile(self) -> bool:
-        """If some access is contiguous along another loop than the innermost, walk both loops in small tiles."""
+        """Walk two loops in small tiles if an access is contiguous along a loop other than the innermost; returns
+        whether the nest is tiled.
+        """
         other = self.rival(self.loops.tile_side // 2)
         if other is None:
             return False

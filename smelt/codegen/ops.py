@@ -14,7 +14,8 @@ from smelt.schedule.plan import Schedule
 
 class OpsRenderer(IndexRenderer, Ops):
     """Renders bodies of a schedule. `masks`: the conditions under which the current body is rendered, innermost
-    last."""
+    last.
+    """
 
     def __init__(self, plan: Schedule, scopes: Scopes, arguments: Arguments, used: set[str]) -> None:
         super().__init__(scopes, arguments)
@@ -23,7 +24,7 @@ class OpsRenderer(IndexRenderer, Ops):
 
     def load(self, name: str, index: Index) -> V:
         around = self.masks
-        # without conditions: otherwise a chain of slice writes would be computed once for each set of conditions
+        # keys without conditions: otherwise a chain of slice writes would be computed once for each set of conditions
         if self.is_member(name, index):
             self.masks = []
         conditions = frozenset(m.text for m in self.masks)
@@ -35,15 +36,15 @@ class OpsRenderer(IndexRenderer, Ops):
         return known
 
     def is_member(self, name: str, index: Index) -> bool:
-        """Whether the loops compute this element in each iteration, whatever conditions hold."""
+        """Whether the loops compute this element in each iteration, under any conditions."""
         return False
 
     def value_of(self, name: str, index: Index) -> V:
-        """A value at an index: from memory if it has a buffer, else inlined."""
+        """Returns a value at an index: from memory if it has a buffer, else inlined."""
         return self.from_memory(name, index) if name in self.plan.stored else self.inlined(name, index)
 
     def from_memory(self, name: str, index: Index) -> V:
-        """An element of a buffer."""
+        """Returns an element of a buffer."""
         raise NotImplementedError("a target knows its memory")
 
     def inlined(self, name: str, index: Index) -> V:
@@ -60,16 +61,16 @@ class OpsRenderer(IndexRenderer, Ops):
             return other
         mask = self.mask(open_ones)
         if any(m.text == mask.text for m in self.masks):
-            return body()  # the enclosing body selects by the same condition
+            return body()  # the enclosing body already selects by the same condition
         self.masks.append(mask)
         value = body()
         self.masks.pop()
         return self.choose(mask, value, other)
 
     def mask(self, conditions: Sequence[Condition]) -> V:
-        """Whether all conditions hold."""
+        """Returns a mask that is true where all conditions are met."""
         raise NotImplementedError("a target knows its booleans")
 
     def choose(self, mask: V, value: V, other: V) -> V:
-        """`value` where the mask holds, else `other`."""
+        """Returns `value` where the mask is true, else `other`."""
         raise NotImplementedError("a target knows its choices")

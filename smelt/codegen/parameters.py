@@ -10,13 +10,14 @@ from smelt.codegen.scope import Scopes
 from smelt.shapes.size import Division, Factor, IntLike, Modulo, Size, Symbol, known_at_most, terms_of
 
 FAULT = "!fault"
-"""The pseudo-buffer of the fault word, in which kernels report values that eager refuses."""
+"""Name of the pseudo-buffer of the fault word, through which kernels report values that eager refuses."""
 
 
 class Arguments:
-    """Parameters of a kernel, in order of first use: pointers, then the symbols of its sizes, then streams.
+    """The parameters of a kernel, in order of first use: pointers, then the symbols of its sizes, then streams.
 
-    Each layer of a model draws from its own stream; with streams as parameters, all layers can share a kernel.
+    Each layer of a model draws from a separate random stream; with streams as parameters, all layers can share a
+    kernel.
     """
 
     def __init__(self) -> None:
@@ -26,19 +27,19 @@ class Arguments:
         self.written: set[str] = set()
 
     def pointer(self, buffer: str) -> str:
-        """The parameter that points to a buffer."""
+        """Returns the parameter that points to a buffer."""
         if buffer not in self.buffers:
             self.buffers.append(buffer)
         return f"a{self.buffers.index(buffer)}"
 
     def symbol(self, symbol: Symbol) -> str:
-        """The parameter that holds the value of a symbol."""
+        """Returns the parameter with the value of a symbol."""
         if symbol not in self.symbols:
             self.symbols.append(symbol)
         return f"z{self.symbols.index(symbol)}"
 
     def stream(self, number: int) -> str:
-        """The parameter that holds the number of a random stream."""
+        """Returns the parameter with the number of a random stream."""
         if number not in self.streams:
             self.streams.append(number)
         return f"u{self.streams.index(number)}"
@@ -53,23 +54,23 @@ class SizeRenderer:
         self.scopes, self.arguments = scopes, arguments
 
     def size(self, value: IntLike) -> str:
-        """C text of a size: a number, or the name of a constant at the start of the kernel."""
+        """Returns the C text of a size: a number, or the name of a constant at the start of the kernel."""
         if not isinstance(value, Size):
             return str(value)
         text = self.polynomial(value, self.size)
         return text if text.isalnum() else self.scopes.define("int64_t", text, torch.int64, 0, "d").text
 
     def int_size(self, value: IntLike) -> str:
-        """A size below 2^31 as the bound of an `int`."""
+        """Returns the text of a size below 2^31 as the bound of an `int`."""
         text = self.size(value)
         return self.scopes.define("int", f"(int){text}", torch.int32, 0, "e").text if isinstance(value, Size) else text
 
     def whole_size(self, value: IntLike) -> str:
-        """C text of a size in terms of the kernel's parameters only."""
+        """Returns the C text of a size in terms of the kernel's parameters only."""
         return f"({self.polynomial(value, self.whole_size)})"
 
     def polynomial(self, value: IntLike, operand: Callable[[IntLike], str]) -> str:
-        """C text of a size; `operand` renders the operands of divisions."""
+        """Returns the C text of a size; `operand` renders the operands of divisions."""
         terms = []
         for monomial, c in terms_of(value):
             factors = [self.factor(f, operand) for f in monomial]

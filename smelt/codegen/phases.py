@@ -1,5 +1,4 @@
-"""Chooses the pass over a row in which each value of a kernel is computed, and values that rows keep for later
-passes."""
+"""Chooses the pass over a row in which each value of a kernel is computed, and the values kept for later passes."""
 
 from __future__ import annotations
 
@@ -17,7 +16,8 @@ from smelt.shapes.size import Size, hint, known_equal
 class Phases:
     """Phases of a nest: phase p runs after the row reductions of phases below p.
 
-    `keep`: whether rows may keep values. Where the width is symbolic, buffers have room for a maximum width.
+    `keep`: whether values may be kept in row buffers. If the width is symbolic, the buffers have room for a maximum
+    width.
     """
 
     def __init__(self, nest: Nest, plan: Schedule, keep: bool = True) -> None:
@@ -33,11 +33,11 @@ class Phases:
         self.choose_temporaries()
 
     def depth_of_source(self, member: Member) -> int:
-        """The phase in which a member is computed."""
+        """Returns the phase in which a member is computed."""
         return max((self.depth(name) for name in member.node.inputs), default=0)
 
     def depth(self, name: str) -> int:
-        """The first phase in which a value is available."""
+        """Returns the first phase in which a value is available."""
         if name not in self._depth:
             for needed in operands_first([name], self.needs):
                 if needed not in self._depth:
@@ -45,7 +45,7 @@ class Phases:
         return self._depth[name]
 
     def needs(self, name: str) -> Iterable[str]:
-        """Operands that decide the phase of a value and have no phase yet."""
+        """Returns the operands that decide the phase of a value and have no phase yet."""
         member = self.nest.members.get(name)
         if name in self._depth or (name in self.plan.stored and member is None):
             return ()
@@ -62,7 +62,7 @@ class Phases:
         return max((self.depth(source) for source in self.nodes[name].inputs), default=0)
 
     def roots(self, phase: int) -> tuple[list[Member], list[Member], list[Member]]:
-        """(row reductions, column reductions, inner stores) of a phase."""
+        """Returns (row reductions, column reductions, inner stores) of a phase."""
         rows, columns, stores = [], [], []
         for member in self.nest.members.values():
             if self.depth_of_source(member) != phase:
@@ -76,7 +76,7 @@ class Phases:
         return rows, columns, stores
 
     def outer_stores(self, phase: int) -> list[Member]:
-        """Stored values of the row scope that become available just before a phase."""
+        """Returns the stored values of the row scope that become available just before a phase."""
         found = []
         for member in self.nest.members.values():
             if member.name not in self.plan.stored:
@@ -88,7 +88,7 @@ class Phases:
         return found
 
     def choose_temporaries(self) -> None:
-        """Choose the values to keep, from users to operands: costly ones that a later phase needs, too."""
+        """Choose the values to keep, from users to operands: costly values that a later phase also needs."""
         needed = self.needed_in()
         if not self.keep:
             return
@@ -112,7 +112,7 @@ class Phases:
             self.pass_phases_on(name, needed)
 
     def needed_in(self) -> dict[str, set[int]]:
-        """Values computed in the inner loops, users before operands, each with an empty set of phases."""
+        """Returns the values computed in the inner loops, users before operands, each with an empty set of phases."""
         order = operands_first(self.nest.members, self.computed_operands)
         needed: dict[str, set[int]] = {name: set() for name in reversed(order)}
         for member in self.nest.members.values():
@@ -120,11 +120,11 @@ class Phases:
         return needed
 
     def computed_operands(self, name: str) -> Iterable[str]:
-        """Operands that the kernel itself computes."""
+        """Returns the operands that the kernel itself computes."""
         return (s for s in self.nodes[name].inputs if s in self.nest.members or s not in self.plan.stored)
 
     def pass_phases_on(self, name: str, needed: dict[str, set[int]]) -> None:
-        """Add the phases that need `name` to its operands'; only the first one if the value is kept."""
+        """Add the phases that need `name` to those of its operands; only the first phase if the value is kept."""
         member = self.nest.members.get(name)
         phases = needed[name]
         if member is not None and member.nest_level in (NestLevel.ROW, NestLevel.COLUMN):
@@ -141,7 +141,7 @@ class Phases:
         return name in self.nest.members and name in self.plan.stored
 
     def cost(self, name: str) -> int:
-        """Cost, in additions, of computing a value from memory and row scalars."""
+        """Returns the cost, in additions, of computing a value from memory and row scalars."""
         if name not in self._cost:
             for needed in operands_first([name], self.costing):
                 if needed not in self._cost:
@@ -149,7 +149,7 @@ class Phases:
         return self._cost[name]
 
     def costing(self, name: str) -> Iterable[str]:
-        """Operands that contribute to the cost of a value and have no cost yet."""
+        """Returns the operands that contribute to the cost of a value and have no cost yet."""
         return () if name in self._cost or self.is_leaf(name) else self.nodes[name].inputs
 
     def is_leaf(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Open loops of a kernel under construction: each statement is emitted once, in the innermost loop it depends on."""
+"""Open loops of a kernel under construction: each statement is emitted once, in the outermost loop that allows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from smelt.shapes.size import IntLike, same
 
 @dataclass(slots=True, frozen=True)
 class V:
-    """A value in generated code: its text (a name or literal), dtype and the depth of loops it depends on."""
+    """A value in generated code: its text (a name or literal), dtype and the depth of the loops on which it depends."""
 
     text: str
     dtype: torch.dtype
@@ -22,7 +22,9 @@ class V:
 
 @dataclass(slots=True)
 class Scope:
-    """Lines of one open loop body, and values computed in it by key; `guarded`: those computed under conditions."""
+    """The lines of one open loop body, and values computed in it by key; `guarded`: values computed under
+    conditions.
+    """
 
     lines: list[str] = field(default_factory=list)
     known: dict[object, V] = field(default_factory=dict)
@@ -33,9 +35,10 @@ class Scope:
 def close_parallel(
     scopes: Scopes, loops: Sequence[tuple[str, IntLike]], pragma: Sequence[str], text_of: Callable[[IntLike], str]
 ) -> None:
-    """End a scope that is several (name, size) loops collapsed into one, whose counter each iteration splits.
+    """End a scope that consists of several (name, size) loops collapsed into one loop, whose counter each iteration
+    splits.
 
-    `text_of`: the C text of a size.
+    `text_of`: function that returns the C text of a size.
     """
     count = math.prod(size for _, size in loops)
     bound = text_of(count)
@@ -64,7 +67,7 @@ class Scopes:
         return len(self.stack) - 1
 
     def name(self, stem: str) -> str:
-        """A fresh name; numbers count per stem, so that equal kernels get equal text."""
+        """Returns a fresh name; numbers count per stem, so that equal kernels get equal text."""
         number = self._names.get(stem, 0)
         self._names[stem] = number + 1
         return f"{stem}{number}"
@@ -73,7 +76,7 @@ class Scopes:
         self.stack.append(Scope())
 
     def close(self, head: list[str], tail: list[str]) -> None:
-        """End the innermost scope: its lines, indented, between `head` and `tail`, go to the scope around it."""
+        """End the innermost scope: its lines, indented, between `head` and `tail`, are added to the enclosing scope."""
         scope = self.stack.pop()
         around = self.stack[-1].lines
         around += head
@@ -84,7 +87,7 @@ class Scopes:
         self.stack[self.depth if depth is None else depth].lines.append(text)
 
     def later(self, text: str, depth: int) -> None:
-        """A line for the end of a scope: stores come after every load of the iteration."""
+        """Add a line at the end of a scope: stores come after every load of the iteration."""
         self.stack[depth].late.append(text)
 
     def find(self, key: object) -> V | None:
@@ -95,7 +98,7 @@ class Scopes:
         return None
 
     def level(self, depth: int) -> int:
-        """The scope of values of this depth."""
+        """Returns the index of the scope of values of this depth."""
         return depth
 
     def remember(self, key: object, value: V) -> V:
@@ -103,7 +106,9 @@ class Scopes:
         return value
 
     def find_under(self, key: object, conditions: frozenset[str]) -> V | None:
-        """A value computed under some of these conditions, or under none, and so valid wherever all of them hold."""
+        """Returns a value computed under some of these conditions, or under none, which is therefore valid where all of
+        them are met; None if there is no such value.
+        """
         for scope in self.stack:
             for needed, value in scope.guarded.get(key, ()):
                 if needed <= conditions:
@@ -114,7 +119,9 @@ class Scopes:
         self.stack[self.level(value.depth)].guarded.setdefault(key, []).append((conditions, value))
 
     def define(self, ctype: str, text: str, dtype: torch.dtype, depth: int, stem: str = "t") -> V:
-        """A constant holding `text`, computed at `depth`; the same text at the same depth is computed once."""
+        """Define a constant with the value `text`, computed at `depth`; the same text at the same depth is computed
+        once.
+        """
         key = ("text", ctype, text)
         known = self.find(key)
         if known is not None:

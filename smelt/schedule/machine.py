@@ -235,8 +235,8 @@ class Tiles:
         short_side_elements: number of elements of the shorter side of a two-dimensional tile, for accesses that are
             contiguous along either side.
         min_side_elements: minimum size of a dimension for which such a tile is used.
-        row_block_elements: number of elements of a block of a row that is divided among separate programs; at most an
-            eighth of the block is beyond the row's end.
+        row_block_elements: sizes, the preferred one first, of the blocks of a row that is divided among separate
+            programs; the last block exceeds the row's end by at most an eighth of the row.
     """
 
     busy_programs: int = 4 * H100.multiprocessors

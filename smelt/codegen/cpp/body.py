@@ -1,4 +1,4 @@
-"""The `Ops` handler that renders bodies as C++: each op becomes a constant in the outermost loop that allows it."""
+"""The `Ops` handler that renders bodies as C++: each operation is emitted once, in the outermost possible loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLS = re.compile(r"\bm_(\w+)[(<]")
 
 
 class BodyRenderer(OpsRenderer):
-    """Renders bodies into `scopes`; the kernel decides which loops are open and which values are already computed."""
+    """Renders bodies into `scopes`; the kernel determines the open loops and the values that are already computed."""
 
     def __init__(self, plan: Schedule, target: Renderer, scopes: Scopes, arguments: Arguments, used: set[str]) -> None:
         super().__init__(plan, scopes, arguments, used)
@@ -34,7 +34,9 @@ class BodyRenderer(OpsRenderer):
         self.flags: dict[str, str] = {}
         self.not_zero: set[str] = set()
         self.truncated: set[str] = set()
-        self.beyond = False  # GCC saturates the cast of a constant that the integer type cannot hold
+        # whether a constant exceeds 32 bits: GCC saturates the cast of a constant that the integer type cannot
+        # represent
+        self.beyond = False
 
     # Ops
 
@@ -53,7 +55,9 @@ class BodyRenderer(OpsRenderer):
         return self.scopes.define(ctype, element, dtype, depth)
 
     def element(self, name: str, index: Index, write: bool = False) -> tuple[str, int]:
-        """(`p[i]`, depth): the memory of an element. Terms of its offset from outer loops become a pointer there."""
+        """Returns (`p[i]`, depth) for the memory of an element. Terms of its offset from outer loops become a pointer
+        there.
+        """
         pointer = self.arguments.pointer(name)
         dtype = metas_of(self.plan.program.nodes[name]).dtype
         offset = flat_index(index, self.plan.strides[name])
@@ -129,7 +133,9 @@ class BodyRenderer(OpsRenderer):
         return self.scopes.define(ctype, text, target, value.depth)
 
     def truncate(self, value: V, source: torch.dtype, target: torch.dtype) -> V:
-        """A float as an integer; numbers that do not fit give what eager's kernels for this type give."""
+        """Convert a float to an integer; numbers that the integer type cannot represent give the same result as eager's
+        kernels for this type.
+        """
         ctype = self.target.value_types[target]
         wide = "int32_t" if target is torch.int16 and source not in ROUNDING else "int64_t"
         number = f"({value.text} + {self.zero()})" if self.beyond else value.text
@@ -139,8 +145,9 @@ class BodyRenderer(OpsRenderer):
         return made
 
     def zero(self) -> str:
-        """A zero that the compiler does not know to be one. GCC turns a conversion float -> integer -> float into one
-        trunc, which would keep the sign of -0.5 and numbers that the integer type cannot hold."""
+        """Returns a zero that the compiler does not know to be zero. GCC turns a conversion float -> integer -> float
+        into one trunc, which would keep the sign of -0.5 and numbers that the integer type cannot represent.
+        """
         self.used.add("unknown_zero")
         return self.scopes.define("int32_t", "unknown_zero()", torch.int32, 0, "zero").text
 
@@ -164,7 +171,9 @@ class BodyRenderer(OpsRenderer):
         return self.scopes.define("bool", " & ".join(tests), torch.bool, depth, "m")
 
     def indirect(self, value: V, size: IntLike, wrap: bool) -> Expr:
-        """A loaded index: negative ones wrap; one out of range sets the fault and reads element 0."""
+        """Convert a loaded value to an index: a negative value wraps; one out of range sets the fault and reads element
+        0.
+        """
         text = f"(int64_t){value.text}"
         position, count = self.scopes.define("int64_t", text, torch.int64, value.depth, "j"), self.size(size)
         if wrap:
@@ -180,7 +189,7 @@ class BodyRenderer(OpsRenderer):
         self.fault(f"((uint64_t){position.text} >= {unsigned(self.size(size))})", position, OUT_OF_RANGE)
 
     def fault(self, test: str, of: V, code: int) -> None:
-        """Set the program's fault word to `code` where the test of a value holds, and the masks do."""
+        """Set the program's fault word to `code` where the test of a value and all masks are true."""
         test = " & ".join([test, *(m.text for m in self.masks)])
         key = ("checked", test)
         if self.scopes.find(key) is not None:
@@ -194,20 +203,22 @@ class BodyRenderer(OpsRenderer):
         self.met_fault(test, depth)
 
     def met_fault(self, test: str, depth: int) -> None:
-        """Hook for additional lines after a check; `depth`: of the loops that contain it."""
+        """Hook for additional lines after a check; `depth`: depth of the loops that contain it."""
 
     def inner_flag(self, stem: str) -> str:
-        """A variable in which the innermost loop collects whether a condition held; see `flag_target`."""
+        """Returns the variable in which the innermost loop collects whether a condition was met; see `flag_target`."""
         if stem not in self.flags:
             self.flags[stem] = self.scopes.name(stem)
         return self.flags[stem]
 
     def flag_target(self, stem: str) -> str:
-        """The pointer to the word to which a loop's flag is written if it is set."""
+        """Returns the pointer to the word to which a loop's flag is written if it is set."""
         return self.arguments.pointer(FAULT) if stem == BAD else FAR_POINTER
 
     def far(self, op: str, dtype: torch.dtype, argument: V) -> str:
-        """Whether an op with an argument reduction (sin, cos) has to support all arguments: text of a C++ constant."""
+        """Returns a C++ constant as text: whether an operation with an argument reduction (sin, cos) must support all
+        arguments.
+        """
         return "true"
 
     def random(self, seed: V, stream: int, index: Expr, count: IntLike) -> V:
@@ -232,18 +243,20 @@ class BodyRenderer(OpsRenderer):
 
 
 def unsigned(size: str) -> str:
-    """A size as text to compare with an unsigned number."""
+    """Returns a size as text for a comparison with an unsigned number."""
     return size if size.isdigit() else f"(uint64_t){size}"
 
 
 BAD, FAR = "bad", "far"
-"""Flags of inner loops: a value that eager refuses; an argument too large for the fast reduction of sin and cos."""
+"""Flags of inner loops: BAD for a value that eager refuses, FAR for an argument too large for the fast reduction of sin
+and cos.
+"""
 FAR_POINTER = "far"
-"""The parameter of a kernel's forms through which they report the FAR flag."""
+"""Name of the parameter through which the forms of a kernel report the FAR flag."""
 
 
 def store_text(dtype: torch.dtype, value: str, used: set[str]) -> str:
-    """A value as text of its memory type."""
+    """Returns the text that converts a value to its memory type."""
     if dtype is torch.bfloat16:
         used.add("bf16_store")
         return f"bf16_store({value})"

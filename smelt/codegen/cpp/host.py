@@ -59,13 +59,13 @@ class Kernels:
 
 
 def render_cpp(plan: Schedule) -> Rendered:
-    """The C++ sources and the host program of a schedule."""
+    """Render the C++ sources and the host program of a schedule."""
     kernels = render_kernels(plan, CppRenderer())
     host = CppHost(plan, kernels)
     text = host.text()
     sources = [source for source, _ in kernels.units]
     exports = [[kernel_name(i) for i in inside] for _, inside in kernels.units]
-    if host.segments:  # into the smallest unit: starting another compiler costs more than compiling them
+    if host.segments:  # segments go into the smallest unit: starting another compiler costs more than compiling them
         smallest = min(range(len(sources)), key=lambda i: len(sources[i]))
         sources[smallest] += segment_source(host.segments)
         exports[smallest] += [f"segment{i}" for i in range(len(host.segments))]
@@ -165,14 +165,14 @@ class CppHost(Host):
             self.segments.append(calls)
 
     def step_of(self, number: int, launch: Launch, slot: int) -> Step:
-        """The step of a group for reports; its arguments have slots already."""
+        """Make the step of a group for reports; its arguments already have slots."""
         arguments: list[tuple[int, int] | int] = [self.address(name) for name in launch.buffers]
         arguments += [(self.symbol_slot(symbol), 0) for symbol in launch.symbols]
         origins = origins_of(self.plan.program, computed_by(self.plan, number))
         return Step(origins, slot, (*arguments, *launch.streams))
 
     def address(self, name: str) -> tuple[int, int]:
-        """The slot of a buffer, and its offset from the slot's address."""
+        """Returns the slot of a buffer, and its offset from the slot's address."""
         if name == FAULT:
             return self.fault, 0
         if not self.in_arena(name):
@@ -184,7 +184,7 @@ class CppHost(Host):
         return "no kernel" if launch is None else kernel_name(launch.kernel)
 
     def launcher(self, touched: IntLike) -> str:
-        """The name of the function that launches kernels that touch this many bytes."""
+        """Returns the name of the function that launches kernels that touch `touched` bytes."""
         least = self.plan.machine.loops.min_unlocked_bytes
         if not isinstance(touched, Size):
             return "launch_short" if touched < least else "launch"

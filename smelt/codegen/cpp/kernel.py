@@ -1,7 +1,7 @@
-"""One group in, the text of one C++ function out.
+"""Renders one group of the schedule as the text of one C++ function.
 
 A kernel walks its rows (kept and folded loops); in each row the inner loops run once per phase: a phase computes the
-row reductions whose operands are known, then the next phase may use them. Values that several phases need are
+row reductions whose operands are known, and the next phase may use their results. Values that several phases need are
 recomputed if that is cheap, else kept in a row buffer on the stack.
 """
 
@@ -32,7 +32,8 @@ from smelt.shapes.size import Size, Symbol, hint, known_less, same
 
 @dataclass(frozen=True)
 class Kernel:
-    """Text of a kernel's body, its parameters (buffers in order, C types; symbols; streams), the functions it calls.
+    """The text of a kernel's body, its parameters (buffers in order, C types; symbols; streams), and the functions it
+    calls.
 
     `forms`: the body exists in two forms, for all arguments of sin and cos (FAR) and a fast one. The fast form sets
     `*far` if an argument was too large for it; then the FAR form recomputes everything.
@@ -47,13 +48,13 @@ class Kernel:
     forms: bool = False
 
     def signature(self) -> str:
-        """The C parameter list."""
+        """Returns the C parameter list."""
         pointers = [f"{t} *a{i}" for i, t in enumerate(self.types)]
         symbols = [f"int64_t z{i}" for i in range(len(self.symbols))]
         return ", ".join([*pointers, *symbols, *(f"int64_t u{i}" for i in range(len(self.streams)))])
 
     def function(self, name: str) -> str:
-        """The exported C function."""
+        """Returns the text of the exported C function."""
         body = "\n".join("    " + line for line in self.lines)
         signature = self.signature()
         if not self.forms:
@@ -67,7 +68,9 @@ class Kernel:
 
 
 def render_kernel(group: Group, plan: Schedule, target: Renderer) -> Kernel:
-    """The kernel of a group. With row buffers and a symbolic width it has a second form for rows too wide for them."""
+    """Render the kernel of a group. With row buffers and a symbolic width it has a second form for rows too wide for
+    them.
+    """
     nest, arguments = make_nest(group, plan), Arguments()
     one = KernelRenderer(nest, plan, target, arguments)
     kernel, width = one.render(), one.phases.width
@@ -80,12 +83,12 @@ def render_kernel(group: Group, plan: Schedule, target: Renderer) -> Kernel:
 
 
 def indented(lines: Sequence[str]) -> list[str]:
-    """Lines indented as a block."""
+    """Returns the lines indented as a block."""
     return ["    " + line for line in lines]
 
 
 def finish(body: BodyRenderer) -> Kernel:
-    """The kernel that a body renderer has written."""
+    """Returns the kernel that a body renderer has written."""
     types = []
     for name in body.arguments.buffers:
         if name == FAULT:
@@ -101,7 +104,7 @@ def finish(body: BodyRenderer) -> Kernel:
 
 @dataclass
 class _Loop:
-    """Facts about the current inner loop for its vector pragma."""
+    """Facts about the current inner loop, from which its vector pragma is written."""
 
     clauses: list[str] = field(default_factory=list)
     vector: bool = True
@@ -109,7 +112,7 @@ class _Loop:
 
 
 class KernelRenderer(BodyRenderer):
-    """Renders a nest; overrides how values of the group's own members are obtained."""
+    """Renders a nest; overrides how values of the group's own members are computed."""
 
     def __init__(self, nest: Nest, plan: Schedule, target: Renderer, arguments: Arguments, keep: bool = True) -> None:
         super().__init__(plan, target, Scopes(), arguments, set())
@@ -148,7 +151,7 @@ class KernelRenderer(BodyRenderer):
         """Vector loops use the fast sin and cos, valid up to 1e8; for larger arguments the kernel is rerun in the FAR
         form.
 
-        Not in a kernel that overwrites what it reads, since it cannot be rerun.
+        A kernel that overwrites buffers that it reads cannot be rerun, so it has no fast form.
         """
         if op not in PERIODIC or dtype is torch.float64 or dtype is torch.float16:
             return "false"
@@ -162,7 +165,7 @@ class KernelRenderer(BodyRenderer):
         return "FAR"
 
     def rows(self) -> None:
-        """Write the folded loops and their contents."""
+        """Write the folded loops and their bodies."""
         for _ in self.nest.folded:
             self.scopes.open()
         self.row_depth = self.scopes.depth
@@ -184,7 +187,7 @@ class KernelRenderer(BodyRenderer):
     # loops
 
     def row_bound(self, var: Var) -> str:
-        """The end of a folded loop; for an unrolled one, the end of the variable that was split for it."""
+        """Returns the end of a folded loop; for an unrolled one, the end of the variable that was split for it."""
         tail = self.nest.tail
         if tail is not None and var is self.nest.folded[-1]:
             var = tail
@@ -215,7 +218,7 @@ class KernelRenderer(BodyRenderer):
             self.scopes.open()
 
     def close_inner(self, loop: _Loop, before: Sequence[str] = (), after: Sequence[str] = ()) -> None:
-        """Close the inner loops; the lines `before` and `after` go around the innermost one."""
+        """Close the inner loops; the lines `before` and `after` are written around the innermost one."""
         for level, var in reversed(list(enumerate(self.nest.inner))):
             innermost = level == len(self.nest.inner) - 1
             short = innermost and known_less(var.size, 2**31)
@@ -237,13 +240,15 @@ class KernelRenderer(BodyRenderer):
             )
 
     def end_of_pass(self, var: Var, block: Block | None, sums: Sequence[Accumulator], width: str = "") -> list[str]:
-        """Lines at the end of an iteration: after a block of iterations, its sum is added to the next level."""
+        """Returns the lines at the end of an iteration, which add the sum of a completed block of iterations to the
+        next level.
+        """
         if block is None or block.var is not var:
             return []
         return [line for one in sums for line in one.add_full_partials(self.names[var], width)]
 
     def inner_offset(self) -> Expr:
-        """The row-major offset inside the inner loops."""
+        """Returns the row-major offset inside the inner loops."""
         sizes = [v.size for v in self.nest.inner]
         return flat_index([variable(v) for v in self.nest.inner], row_major(sizes))
 
@@ -258,10 +263,11 @@ class KernelRenderer(BodyRenderer):
         return super().from_memory(name, index)
 
     def staged(self, name: str, offset: Expr) -> V:
-        """An element of a tensor that is contiguous along the tile's outer loop: its tile is first copied to the stack,
-        in the tensor's order, so that each cache line is fetched once."""
+        """Returns an element of a tensor that is contiguous along the tile's outer loop: the tensor's tile is first
+        copied to the stack in the tensor's order, so that each cache line is fetched once.
+        """
         rows, columns = self.nest.inner
-        pitch = rows.size + 1  # an odd row length: a column of the copy is spread over all cache sets
+        pitch = rows.size + 1  # an odd row length distributes a column of the copy over all cache sets
         dtype = metas_of(self.plan.program.nodes[name]).dtype
         ctype = self.target.value_types[dtype]
         outside = Expr(tuple(t for t in offset.terms if t[0] not in (rows, columns)), offset.const)
@@ -284,7 +290,7 @@ class KernelRenderer(BodyRenderer):
         return self.scopes.define(ctype, text, dtype, self.depths[columns])
 
     def bound(self, var: Var) -> str:
-        """The end of a loop."""
+        """Returns the end of a loop."""
         if var not in self.nest.limits:
             return self.size(var.size)
         base, limit = self.nest.limits[var]
@@ -333,8 +339,9 @@ class KernelRenderer(BodyRenderer):
                 self.scopes.line(line)
 
     def note_faults(self, loop: _Loop, before: list[str], after: list[str]) -> None:
-        """Append to `before` the lines that clear the inner loop's flags, and to `after` those that write them to their
-        targets."""
+        """Append to `before` the lines that clear the inner loop's flags, and to `after` the lines that write them to
+        their targets.
+        """
         for stem, flag in self.flags.items():
             before.append(f"int {flag} = 0;")
             after.append(f"if ({flag}) *{self.flag_target(stem)} = {flag};")
@@ -361,7 +368,7 @@ class KernelRenderer(BodyRenderer):
         return member.node.body(self, member.source)
 
     def rounded(self, text: str, dtype: torch.dtype) -> str:
-        """The float32 result of a fold rounded to a low-precision dtype."""
+        """Returns the float32 result of a fold rounded to a low-precision dtype."""
         return self.call(f"{ROUNDING[dtype]}_round", text) if dtype in ROUNDING else text
 
     def outer_stores(self, phase: int) -> None:
@@ -427,7 +434,7 @@ class KernelRenderer(BodyRenderer):
         width = room = self.nest.size(self.nest.inner)
         if columns and isinstance(width, Size):
             room = 4 * MAX_COLUMN_WIDTH // columns
-            if not width <= room:  # beside row values, columns must be complete in one pass
+            if not width <= room:  # with row values, all columns must be complete in one pass
                 raise CompileError(f"codegen: {columns} column accumulators of {width} elements")
         for member in self.nest.members.values():
             if member.nest_level is NestLevel.COLUMN:
@@ -450,7 +457,7 @@ class KernelRenderer(BodyRenderer):
             self.scopes.line(one.update_slot(slot, value))
 
     def unrolled(self, member: Member) -> list[Member]:
-        """The values of a member at each value of the unrolled variable."""
+        """Returns the values of a member at each value of the unrolled variable."""
         var = self.nest.unrolled
         if var is None:
             return [member]
@@ -470,7 +477,7 @@ class KernelRenderer(BodyRenderer):
         self.close_inner(_Loop())
 
     def open_columns(self) -> None:
-        """Open the inner loops a second time, directly inside the kept ones, for results of column reductions."""
+        """Open the inner loops a second time, directly inside the kept loops, for results of column reductions."""
         shift = len(self.nest.folded)
         for var in self.nest.inner:
             self.depths[var] -= shift

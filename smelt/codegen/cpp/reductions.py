@@ -1,4 +1,4 @@
-"""C text of reductions: how an accumulator starts, takes a value, and becomes the result."""
+"""C text of reductions: the accumulator's initial value, its update with a value, and its result."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ HIGHEST = {
 
 @dataclass
 class Accumulator:
-    """The text of one reduction. With nested inner loops, the innermost one makes a partial sum, which is then added.
+    """The text of one reduction. With nested inner loops, the innermost loop computes a partial sum, which is then
+    added.
 
-    `ordered`: whether an arg kind sees indices in increasing order, so that keeping the first of equals is enough.
-    `ends`: by level, the low bits of the loop counter at which a partial sum is added to the next level.
+    `ordered`: whether an arg kind visits indices in increasing order, so that it is enough to keep the first of equal
+    values. `ends`: by level, the low bits of the loop counter at which a partial sum is added to the next level.
     """
 
     kind: str
@@ -42,7 +43,9 @@ class Accumulator:
 
     @property
     def nan(self) -> str | None:
-        """The variable that records a NaN, which the vector maximum would lose."""
+        """Name of the variable that records a NaN, which the vector maximum would lose; None if no such variable is
+        needed.
+        """
         return f"{self.name}_nan" if self.kind in ("amax", "amin") and self.dtype.is_floating_point else None
 
     @property
@@ -60,7 +63,7 @@ class Accumulator:
 
     @property
     def levels(self) -> list[str]:
-        """The accumulator and, for partial sums, the accumulators of the outer levels."""
+        """Names of the accumulator and, for partial sums, of the accumulators of the outer levels."""
         return [self.name, *(f"{self.name}_level{n}" for n in range(1, len(self.ends) + 1))]
 
     @property
@@ -72,8 +75,9 @@ class Accumulator:
         return [self.combine(self.name, self.innermost)] if self.nested and self.vector else []
 
     def add_full_partials(self, counter: str, width: str = "") -> list[str]:
-        """Lines at the end of an iteration that add full partial sums to the next level; `width`: of accumulator
-        arrays."""
+        """Returns the lines at the end of an iteration that add full partial sums to the next level; `width`: the width
+        of accumulator arrays.
+        """
         lines = []
         for low, high, end in zip(self.levels, self.levels[1:], self.ends, strict=False):
             step = f"{high} += {low}; {low} = 0;"
@@ -101,7 +105,7 @@ class Accumulator:
         return f"{self.name} != 0" if self.dtype is torch.bool else self.name
 
     def combine(self, into: str, value: str) -> str:
-        """One step of the fold, in a form that the vectoriser recognises."""
+        """Returns one step of the fold, in a form that the vectoriser recognises."""
         match self.kind:
             case "sum":
                 return f"{into} += {value};"
@@ -118,7 +122,7 @@ class Accumulator:
         raise AssertionError(self.kind)
 
     def update(self, value: str, where: str) -> list[str]:
-        """Fold a value; `where` is its index along the reduced dimension (arg kinds)."""
+        """Returns the lines that fold a value; `where` is its index along the reduced dimension (for arg kinds)."""
         if self.vector:
             lines = [self.combine(self.innermost, value)]
             return [*lines, f"{self.nan} |= {value} != {value};"] if self.nan else lines
@@ -134,7 +138,9 @@ class Accumulator:
         return [f"if ({first} || ({better})) {{ {self.name} = {value}; {self.name}_at = {where}; }}"]
 
     def update_slot(self, slot: str, value: str) -> str:
-        """One step of a column reduction. Each lane has its own accumulator, which keeps a NaN itself."""
+        """Returns one step of a column reduction. Each lane has a separate accumulator, which keeps a NaN without
+        further code.
+        """
         if self.kind in ("amax", "amin"):
             sign = ">" if self.kind == "amax" else "<"
             nan = f" | ({value} != {value})" if self.dtype.is_floating_point else ""
@@ -145,7 +151,7 @@ class Accumulator:
 def fold(
     kind: str, dtype: torch.dtype, name: str, nested: bool, ordered: bool = True, ends: tuple[int, ...] = ()
 ) -> Accumulator:
-    """The text of a reduction of `dtype` values into the accumulator `name`."""
+    """Make the text of a reduction of `dtype` values into the accumulator `name`."""
     if dtype is torch.bool:
         folded = FOLDS[kind]
         kind = kind if folded.finds else LOGICAL[folded.combine]
@@ -159,11 +165,11 @@ def fold(
 
 
 LOGICAL = {"sum": "any", "max": "any", "prod": "all", "min": "all"}
-"""The logical fold that each fold of bools is equal to."""
+"""The equivalent logical fold for each fold of bools."""
 
 
 def _start(kind: str, dtype: torch.dtype) -> str:
-    """The initial value of an accumulator. For arg kinds any first element replaces it."""
+    """Returns the initial value of an accumulator. For arg kinds the first element always replaces it."""
     fold = FOLDS[kind]
     if fold.neutral is not None or fold.finds:
         return str(int(fold.neutral or 0))

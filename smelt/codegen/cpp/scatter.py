@@ -1,4 +1,4 @@
-"""Scatter kernels: copy the base, then write or add at data-dependent positions.
+"""Renders scatter kernels: they copy the base, then write or add at data-dependent positions.
 
 Dimensions that reach the target unchanged never collide, so they run in parallel and in vectors; the others run in
 order. Results do not depend on the number of threads, and no atomics are needed.
@@ -23,7 +23,7 @@ from smelt.shapes.size import IntLike, Size, content, same
 
 
 def render_scatter(group: Group, plan: Schedule, target: Renderer) -> Kernel:
-    """The kernel of a group that is one scatter."""
+    """Render the kernel of a group that is one scatter."""
     (member,) = group.members.values()
     assert isinstance(member.node, Scatter)
     return _ScatterRenderer(member.node, plan, target).render()
@@ -53,7 +53,7 @@ class _ScatterRenderer(BodyRenderer):
         self.scopes.close([*pragmas, f"for (int64_t {name} = 0; {name} < {bound}; {name}++) {{"], ["}"])
 
     def parallel(self, loops: Sequence[IntLike]) -> str | None:
-        """The OpenMP clause of a loop with enough work for several threads; None: too little."""
+        """Returns the OpenMP clause of a loop with enough work for several threads, or None."""
         work = math.prod(loops)
         if isinstance(work, Size):
             return f"if(parallel: {self.size(work)} >= {self.plan.machine.loops.min_parallel_operations})"
@@ -86,8 +86,9 @@ class _ScatterRenderer(BodyRenderer):
         self.scopes.line(f"{allowed}{element} = {store_text(self.node.meta.dtype, text, self.used)};")
 
     def met_fault(self, test: str, depth: int) -> None:
-        """Return from the kernel at a refused index before an input is overwritten; as in eager, later ones are not
-        written."""
+        """Return from the kernel at a refused index before an input is overwritten; as in eager, later elements are not
+        written.
+        """
         if self.node.name not in self.plan.over_inputs:
             return
         if depth > self.scalar_depth:
@@ -97,7 +98,9 @@ class _ScatterRenderer(BodyRenderer):
             self.scopes.line(f"if (*{self.arguments.pointer(FAULT)}) {leave};", depth)
 
     def inner_columns(self, last: Var) -> tuple[Var | None, Var]:
-        """The loop over the last dimension as (loop over chunks, or None if it is not split; loop within a chunk)."""
+        """Returns the loop over the last dimension as (loop over chunks, or None if it is not split; loop within a
+        chunk).
+        """
         most = self.plan.machine.loops.scatter_columns
         width = next((w for w in range(most, most // 4, -1) if content(last.size) % w == 0), 0)
         if width and not same(width, last.size):
@@ -124,7 +127,7 @@ class _ScatterRenderer(BodyRenderer):
             close_parallel(self.scopes, [(self.names[v], v.size) for v in outer], pragma, self.size)
 
     def write_all(self, index: Index, serial: Sequence[Var], inner: Var | None) -> None:
-        """The loops that one thread runs, in the program's order; the innermost one is over columns."""
+        """Write the loops that one thread runs, in the program's order; the innermost loop is over columns."""
         for number, var in enumerate(serial):
             self.loop(var, f"r{number}")
         if inner is not None:
@@ -137,7 +140,7 @@ class _ScatterRenderer(BodyRenderer):
             self.close(var)
 
     def open_parallel(self, outer: Sequence[Var]) -> None:
-        """One parallel loop over all indices of these dimensions, with a variable for each dimension."""
+        """Open one parallel loop over all indices of these dimensions, with a variable for each dimension."""
         self.scopes.open()
         for number, var in enumerate(outer):
             self.names[var], self.depths[var] = f"k{number}", self.scopes.depth

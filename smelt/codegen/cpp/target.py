@@ -1,4 +1,4 @@
-"""Types, literals and operator templates of C-like targets; a renderer overrides only what differs."""
+"""Types, literals and operator templates of C-like targets; a renderer overrides only the differences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALUE_TYPES = {
     torch.uint8: "uint8_t",
     torch.bool: "bool",
 }
-"""The C type of a value in a register. Low-precision floats are computed in float and rounded after each op."""
+"""C type of a value in a register. Low-precision floats are computed in float and rounded after each operation."""
 
 MEMORY_TYPES = VALUE_TYPES | {torch.bfloat16: "uint16_t", torch.float16: "uint16_t", torch.bool: "uint8_t"}
 
@@ -54,7 +54,9 @@ FLOAT_OPS = {
     **{op: "m_" + op + "({0})" for op in "erfinv digamma sign abs".split()},
     **{op: "m_" + op + "({0}, {1})" for op in "maximum minimum pow fmod remainder floor_div trunc_div".split()},
 }
-"""Float ops; {f}: suffix of the C library's float functions, {one}: the literal 1, {far}: see `Renderer.op`."""
+"""Templates of float operations; {f}: suffix of the C library's float functions, {one}: the literal 1, {far}: see
+`Renderer.op`.
+"""
 
 INTEGER_OPS = {
     "neg": "({t})-({u}){0}",
@@ -74,7 +76,9 @@ INTEGER_OPS = {
     **{op: "m_" + op + "({0})" for op in "sign abs".split()},
     **{op: "m_" + op + "({0}, {1})" for op in "maximum minimum pow fmod remainder floor_div trunc_div".split()},
 }
-"""Integer ops: unsigned arithmetic wraps where signed would be undefined. {w}: at least 32 bits wide."""
+"""Templates of integer operations: unsigned arithmetic wraps where signed would be undefined. {w}: at least 32 bits
+wide.
+"""
 
 BOOL_OPS = {
     "add": "{0} | {1}",
@@ -109,18 +113,18 @@ COMMON_OPS = {
 
 
 class Renderer:
-    """A target that computes in C: types and operators. Subclasses override what differs."""
+    """A target that computes in C: types and operators. Subclasses override the differences."""
 
     name = "c"
     value_types = VALUE_TYPES
     memory_types = MEMORY_TYPES
 
     def op(self, op: str, dtype: torch.dtype, args: list[str], far: str = "true") -> str:
-        """The C expression of a pointwise op. `far`: a C++ boolean constant as text: whether arguments of any magnitude
-        must be supported.
+        """Returns the C expression of a pointwise operation. `far`: a C++ boolean constant as text: whether arguments
+        of any magnitude must be supported.
 
         Raises:
-            KeyError: the target has no such op for the dtype.
+            KeyError: the target has no such operation for the dtype.
         """
         table = FLOAT_OPS if dtype.is_floating_point else BOOL_OPS if dtype is torch.bool else INTEGER_OPS
         template = table.get(op) or COMMON_OPS[op]
@@ -137,7 +141,7 @@ class Renderer:
         )
 
     def literal(self, value: bool | int | float, dtype: torch.dtype) -> str:
-        """A number of the dtype, rounded to it."""
+        """Returns the text of a number, rounded to the dtype."""
         if dtype is torch.bool:
             return "true" if value else "false"
         if dtype.is_floating_point:

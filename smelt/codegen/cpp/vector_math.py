@@ -1,8 +1,8 @@
 """C text of the inline functions that generated kernels call: branch-free, so that compilers vectorise loops over them.
 
-Polynomials are our own minimax fits (Remez, 40 digits) on the reduced ranges given in the comments; float32 results are
-within 2 ulp (tanh, log1p: 3) of the true value, NaN and infinities as IEEE 754 requires. float64 uses libm.
-A unit contains only the functions that its kernels use (`header`).
+The polynomials are minimax fits made for this project (Remez, 40 digits) on the reduced ranges given in the comments;
+float32 results are within 2 ulp (tanh, log1p: 3) of the true value; NaN and infinities follow IEEE 754. float64 uses
+libm. A unit contains only the functions that its kernels use (`header`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ INLINE double FMA(double a, double b, double c) { return __builtin_fma(a, b, c);
 template <class T> INLINE T FMA(T a, T b, T c) { return a * b + c; }
 #endif
 """
-"""FMA: an explicit fused multiply-add where the processor has it; compilers may not form one by themselves in kernels
+"""FMA: an explicit fused multiply-add if the processor has it; compilers may not form one implicitly in kernels
 (`SEPARATE` in runtime/build.py).
 
-The C library's functions are declared here: reading C++'s own <math.h> takes longer than compiling a kernel."""
+The C library's functions are declared in this text: reading C++'s own <math.h> takes longer than compiling a kernel.
+"""
 
 FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bf16_load": ("INLINE float bf16_load(uint16_t h) { return as_float((uint32_t)h << 16); }", ()),
@@ -494,5 +495,5 @@ INLINE float random_uniform(uint32_t low, uint32_t high, uint32_t counter) {
 
 
 def header(used: Iterable[str]) -> str:
-    """The start of a translation unit: includes and the functions named, each after those it needs."""
+    """Returns the start of a translation unit: includes and the named functions, each after the functions it needs."""
     return "\n".join([PRELUDE, *with_needs(used, FUNCTIONS)]) + "\n"

@@ -1,8 +1,8 @@
-"""Block sizes of matrix products on tensor cores: the heuristic's, and others that max-autotune times.
+"""Chooses block sizes of matrix products on tensor cores: the heuristic's, and others that max-autotune times.
 
 A program computes YBLOCK rows and XBLOCK columns of the result, KBLOCK elements of depth at a time. Large blocks read
-each factor less often; small ones give every multiprocessor something to do. Operands of `num_stages` steps are in
-shared memory at once, of which a multiprocessor of compute capability 9.0 has 227 KiB for a program.
+each factor less often; small blocks give work to every multiprocessor. Operands of `num_stages` steps are in shared
+memory at once, of which a program can use 227 KiB at compute capability 9.0.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def product_configs(
     autotune: bool,
     machine: Machine,
 ) -> tuple[Config, ...]:
-    """The configurations of a product, that of the heuristic first.
+    """Returns the configurations of a product, that of the heuristic first.
 
     Args:
-        rounded: float32 factors are rounded to TF32.
-        autotune: add configurations to be timed.
+        rounded: whether float32 factors are rounded to TF32.
+        autotune: whether to add configurations to be timed.
     """
     limits = machine.blocks
     table = limits.half if dtype is not torch.float32 else limits.rounded if rounded else limits.exact
@@ -43,7 +43,7 @@ def product_configs(
 
 
 def fitted(blocks: Blocks, sizes: tuple[int, int, int], least: int) -> Blocks:
-    """Blocks reduced to the sizes of the product."""
+    """Returns the blocks reduced to the sizes of the product, with sides of at least `least` elements."""
     y, x, k = (
         max(least, min(block, ceil_power(n)))
         for block, n in zip(blocks[:3], sizes, strict=True)
@@ -53,20 +53,22 @@ def fitted(blocks: Blocks, sizes: tuple[int, int, int], least: int) -> Blocks:
 
 
 def pipelined(blocks: Blocks, dtype: torch.dtype, room: int) -> Blocks:
-    """Blocks with as many pipeline stages as shared memory has room for, less one."""
+    """Returns the blocks with their pipeline stages, reduced to as many as fit into `room` bytes of shared memory."""
     y, x, k, warps, stages = blocks
     step = shared_bytes((y, x, k, warps, 1), dtype)
     return y, x, k, warps, max(1, min(stages, room // step))
 
 
 def shared_bytes(blocks: Blocks, dtype: torch.dtype) -> int:
-    """Bytes of shared memory for the operands."""
+    """Returns the bytes of shared memory for the operands."""
     y, x, k, _, stages = blocks
     return (y + x) * k * dtype.itemsize * stages
 
 
 def _rank(blocks: Blocks, sizes: tuple[int, int, int], batch: int, multiprocessors: int) -> tuple[float, int]:
-    """The rank of a configuration: use of multiprocessors against repeated reads of factors; larger blocks win ties."""
+    """Returns the rank of a configuration: use of multiprocessors against repeated reads of factors; larger blocks win
+    ties.
+    """
     y, x = blocks[:2]
     programs = -(-sizes[0] // y) * -(-sizes[1] // x) * batch
     waves = -(-programs // multiprocessors)

@@ -1,4 +1,4 @@
-"""The `Ops` handler that renders bodies for Triton: each op becomes a value over the tile axes that it varies along."""
+"""The `Ops` handler that renders bodies for Triton: each operation becomes a value over the axes of its operands."""
 
 from __future__ import annotations
 
@@ -31,17 +31,19 @@ from smelt.shapes.expr import Atom, Expr, Runtime, flat_index
 from smelt.shapes.size import IntLike, Size, same
 
 CALLS = re.compile(r"\b(m_\w+|random_\w+)\(")
-"""Calls of functions of library.py in a text."""
+"""Pattern of calls of functions of library.py in a text."""
 
 
 class TileBody(OpsRenderer):
-    """Renders bodies. Depths are sets of axes (bits); `axis_masks`: by axis bit, the mask of a block's valid elements.
+    """Renders bodies. Depths are sets of axes (bits); `axis_masks`: the mask of a block's valid elements by bit of the
+    axis.
 
     Attributes:
-        checks: the checks of the kernel on a GPU; a check's number is its index + 1.
-        running: the nodes whose bodies are being rendered, the innermost last.
+        checks: the checks of a kernel on a GPU; a check's number is its index + 1.
+        running: the nodes whose bodies are currently rendered, innermost last.
         loaded: the axes along which elements have been loaded so far.
-        quick: value -> a faster text, exact enough where the value is rounded to low precision at once.
+        quick: for some values a faster text, which is exact enough if the value is immediately rounded to low
+            precision.
     """
 
     quotient = "//"
@@ -71,11 +73,13 @@ class TileBody(OpsRenderer):
         return not self.wide and super().is_narrow(atom)
 
     def inside(self, axes: int) -> list[V]:
-        """The masks of a value that varies along these axes: first the axes' masks, then the body's conditions."""
+        """Returns the masks of a value that varies along these axes: first the axes' masks, then the body's
+        conditions.
+        """
         return [*(m for bit, m in self.axis_masks.items() if axes & bit), *self.masks]
 
     def number(self, expr: Expr, dtype: torch.dtype = torch.int64) -> str:
-        """An index expression as a tensor."""
+        """Returns an index expression as a tensor."""
         if not expr.terms:
             return f"tl.full([], {self.size(expr.const)}, {VALUE_TYPES[dtype]})"
         return f"({self.text_of(expr)}).to({VALUE_TYPES[dtype]})"
@@ -101,19 +105,21 @@ class TileBody(OpsRenderer):
         return self.scopes.define("", text, dtype, axes)
 
     def completed(self, name: str, index: Index, load: str, axes: int) -> str:
-        """Hook: the loaded value with elements added that the load cannot read; here there are none."""
+        """Hook: returns the loaded value with elements added that the load cannot read; this class has no such
+        elements.
+        """
         return load
 
     def address(self, name: str, index: Index, also: int = 0) -> tuple[str, str, int]:
-        """(pointers to an element, mask or nothing, the axes that these vary along).
+        """Returns (pointers to an element, their mask or nothing, the axes along which these vary).
 
         Args:
-            also: axes that the pointers must vary along besides those of the offset.
+            also: axes along which the pointers must vary besides the axes of the offset.
         """
         return self.pointers(name, flat_index(index, self.plan.strides[name]), also)
 
     def pointers(self, name: str, offset: Expr, also: int = 0) -> tuple[str, str, int]:
-        """The pointers, mask and axes as in `address`, but for an offset in a buffer, counted in elements."""
+        """Returns the pointers, mask and axes as `address` does, but for an offset in a buffer, counted in elements."""
         pointer = self.arguments.pointer(name)
         axes = self.depth_of(offset)
         masks = self.inside(axes | also)
@@ -126,7 +132,7 @@ class TileBody(OpsRenderer):
         return text, " & ".join(dict.fromkeys(m.text for m in masks)), axes | spread
 
     def zeros(self, axes: int) -> str:
-        """Zeros that vary along these axes."""
+        """Returns zeros that vary along these axes."""
         raise NotImplementedError("kernels know their tile")
 
     def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> V:
@@ -181,7 +187,7 @@ class TileBody(OpsRenderer):
             text = f"{self.quick.get(value.text, value.text)}{wide}.to({NARROW[target]}).to(tl.float32)"
         elif source in NARROW and target is torch.float32:
             return V(value.text, target, value.depth)
-        elif source.is_floating_point and target in SATURATED:  # on a GPU eager keeps the low bits of these
+        elif source.is_floating_point and target in SATURATED:  # eager on a GPU keeps the low bits of such values
             text = f"{value.text}.to({SATURATED[target]}).to({kind})"
         else:
             text = f"{value.text}.to({kind})"
@@ -206,7 +212,9 @@ class TileBody(OpsRenderer):
         return self.scopes.define("", " & ".join(tests), torch.bool, axes, "m")
 
     def indirect(self, value: V, size: IntLike, wrap: bool) -> Expr:
-        """A loaded index: negative ones wrap; one out of range sets the fault and reads element 0."""
+        """Convert a loaded value to an index: a negative value wraps; one out of range sets the fault and reads element
+        0.
+        """
         position, count = (
             self.scopes.define("", f"{value.text}.to(tl.int64)", torch.int64, value.depth, "j"),
             self.size(size),
@@ -220,13 +228,13 @@ class TileBody(OpsRenderer):
         return Expr(((Runtime(position.text, size, position), 1),), 0)
 
     def fault(self, test: str, of: V, code: int, reported: tuple[str, str] | None = None, wraps: bool = False) -> None:
-        """Report `code` where the test of a value and the masks hold.
+        """Report `code` where the test of a value and the masks are true.
 
         An interpreted kernel sets the program's fault word. A kernel on a GPU reports the check's number and traps, as
-        eager's assertions do, so that nothing runs on its results.
+        eager's assertions do, so that no later kernel uses its results.
 
         Args:
-            reported: an index and the size of its dimension, where they are known.
+            reported: an index and the size of its dimension, if they are known.
             wraps: see `Check`.
         """
         masks = self.inside(of.depth)
@@ -250,7 +258,7 @@ class TileBody(OpsRenderer):
         self.scopes.line(f"tl.store({self.arguments.pointer(FAULT)}{spread}, {code}, {test})", axes)
 
     def check_number(self, check: Check) -> int:
-        """The number of a check in the kernel, from 1."""
+        """Returns the number of a check in the kernel, counted from 1."""
         if check not in self.checks:
             self.checks.append(check)
         return self.checks.index(check) + 1
@@ -269,4 +277,4 @@ class TileBody(OpsRenderer):
 
 
 SATURATED = {torch.uint8: "tl.int64", torch.int8: "tl.int32", torch.int16: "tl.int32"}
-"""The type to which CUDA first converts a float that becomes a small integer; that conversion saturates."""
+"""Type to which CUDA first converts a float that becomes a small integer; this conversion saturates."""

@@ -1,4 +1,4 @@
-"""Independent pointwise kernels in one launch: the number of a program decides whose block it computes.
+"""Independent pointwise kernels in one launch: the program's number selects the kernel whose block it computes.
 
     pid = tl.program_id(0)
     if pid < 40:                                # members of equal code: one body, with the pointers and the size of
@@ -7,7 +7,7 @@
         body0(pid - f0, n0, b0_0, b0_1, 1024)
     else: ...
 
-Members along one contiguous axis differ only in pointers and size, so hundreds of them share one body. A program finds
+Members with one contiguous axis differ only in pointers and size, so hundreds of them share one body. A program finds
 its member by binary search over programs, not members, so large members take few comparisons. All branches are uniform,
 and they select kernel parameters, which the GPU has in constant memory: no table is written before a launch.
 """
@@ -29,18 +29,19 @@ from smelt.schedule.realize import metas_of
 from smelt.shapes.size import hint
 
 VECTOR = 16
-"""Elements are read in wide words if the size is a multiple of this."""
+"""Divisor of a size for which its elements are read in wide words."""
 
 Location = Callable[[str], Hashable]
-"""Buffer -> a key that is equal for buffers which can share a pointer."""
+"""Function from the name of a buffer to a key that is equal for buffers which can share a pointer."""
 
 
 @dataclass(frozen=True)
 class _Body:
-    """Code that members share: its lines, types of its pointers, streams, blocks and warps, functions that it calls.
+    """Code that members share: its lines, types of its pointers, number of streams, configuration, and the functions
+    that it calls.
 
-    vectors: the sizes of its members are multiples of VECTOR, so that Triton reads wide words.
-    large: each of the members takes longer than a launch.
+    vectors: whether the sizes of its members are multiples of VECTOR, so that Triton reads wide words. large: whether
+    each of the members takes longer than a launch.
     """
 
     lines: tuple[str, ...]
@@ -72,7 +73,9 @@ def _step(stream: int) -> str:
 
 
 def render_bundle(groups: Sequence[Group], plan: Schedule, autotune: bool = False) -> list[TritonKernel] | None:
-    """The kernels that compute pointwise groups of fixed sizes together; None if one of the groups may set a fault."""
+    """Render the kernels that compute pointwise groups of fixed sizes together; returns None if one of the groups may
+    set a fault.
+    """
     location = locations_of(plan)
     tilings = [make_tiling(group, plan, bundled=True) for group in groups]
     (config,) = flat_configs(sum(hint(t.axes[0].size) for t in tilings if len(t.axes) == 1), plan.machine.tiles)
@@ -101,7 +104,9 @@ def _stored_by(groups: Iterable[Group], plan: Schedule) -> tuple[str, ...]:
 
 
 def locations_of(plan: Schedule) -> Location:
-    """Buffer -> its location; buffers at the same address with the same element type have one location."""
+    """Returns a function from a buffer to its location; buffers at the same address with the same element type have one
+    location.
+    """
 
     def location(buffer: str) -> Hashable:
         if buffer == FAULT:
@@ -121,7 +126,9 @@ Members = list[tuple[Group, _Member]]
 def _launches(
     classes: list[tuple[_Body, Members]], plan: Schedule, location: Location
 ) -> Iterator[list[tuple[_Body, Members]]]:
-    """Bodies and members of each launch, within its limits. Large kernels share one only with those of equal code."""
+    """Yields bodies and members of each launch, within its limits. Large kernels share a launch only with kernels of
+    equal code.
+    """
     limits = plan.machine.launches
     open_ones: dict[Hashable, tuple[list[tuple[_Body, Members]], set[Hashable]]] = {}
     for number, (body, members) in enumerate(classes):
@@ -140,7 +147,7 @@ def _launches(
 
 
 def _within_pointer_limit(members: Members, location: Location, most: int) -> Iterator[Members]:
-    """The members of a class, divided into as few lists as the limit of pointers in a launch allows."""
+    """Divide the members of a class into as few lists as the limit of pointers in a launch allows."""
     chosen_members: Members = []
     known: set[Hashable] = set()
     for group, member in members:
@@ -154,7 +161,7 @@ def _within_pointer_limit(members: Members, location: Location, most: int) -> It
 
 
 class _Shared(Arguments):
-    """Parameters with one pointer for all buffers at one location."""
+    """Parameters of a kernel with one pointer for all buffers at one location."""
 
     def __init__(self, location: Location) -> None:
         super().__init__()
@@ -233,14 +240,14 @@ class _Launch:
         entry = ["@triton.jit", f"def kernel({', '.join(names)}):", "    pid = tl.program_id(0)", *self.lines]
         text = "\n\n".join([module_head(used), *bodies, "\n".join(entry)]) + "\n"
         labels = [member.label for _, members in self.classes for member in members]
-        # must begin like an identifier: it becomes the kernel's name
+        # the label becomes the kernel's name, so it must begin like an identifier
         label = f"{labels[0]} and {len(labels) - 1} others"
         config = Config((), self.classes[0][0].config.num_warps)
         source = KernelSource(text, signature, names, (config,), label)
         return TritonKernel(source, buffers, (), ((total, None),))
 
     def function(self, number: int, body: _Body) -> str:
-        """The function of a body."""
+        """Write the function of a body; returns its name."""
         pointers = [f"a{i}" for i in range(len(body.types))]
         pointers += [f"u{i}" for i in range(body.streams)]
         constants = [f"{name}: tl.constexpr" for name, _ in body.config.constants]
@@ -250,7 +257,7 @@ class _Launch:
         )
 
     def select(self, classes: list[Class], first: int, depth: int) -> int:
-        """Assign each class its programs, from `first` on; returns the number after the last one."""
+        """Assign programs to each class, from `first` on; returns the number after the last program."""
         (body, members), rest = classes[0], classes[1:]
         after = first + sum(member.programs for member in members)
         if not rest:
@@ -262,8 +269,9 @@ class _Launch:
         return self.select(rest, after, depth + 1)
 
     def differences(self, members: Iterable[_Member]) -> list[list[str]]:
-        """The arguments of a body that differ by member: pointers, then numbers of streams, then the number of
-        elements."""
+        """Returns the arguments of a body that differ between members: pointers, then numbers of streams, then the
+        number of elements.
+        """
         chosen = [(member, [self.arguments.pointer(name) for name in member.buffers]) for member in members]
         return [
             [*pointers, *map(_step, member.streams), f"tl.full([], {member.size}, tl.int32)"]
@@ -271,7 +279,9 @@ class _Launch:
         ]
 
     def call(self, body: _Body, members: list[_Member], first: int, depth: int) -> None:
-        """Select a member's arguments (pointers, streams, size, first program), and call the body."""
+        """Write the selection of a member's arguments (pointers, streams, size, first program), and the call of the
+        body.
+        """
         number = next(i for i, (other, _) in enumerate(self.classes) if other is body)
         chosen = self.differences(members)
         names = [f"b{number}_{i}" for i in range(len(body.types) + body.streams)] + [f"n{number}"]
@@ -288,8 +298,9 @@ class _Launch:
     def halve(
         self, members: list[_Member], chosen: list[list[tuple[str, str]]], first: int, start: str, depth: int
     ) -> int:
-        """Branches to the member of a program, by binary search; returns the program after the last of these
-        members."""
+        """Write branches to the member of a program, by binary search; returns the number after the last program of
+        these members.
+        """
         (member, *_), (values, *_) = members, chosen
         if len(members) == 1:
             for name, value in [*values, (start, f"tl.full([], {first}, tl.int32)")]:

@@ -1,8 +1,8 @@
 """Schedule in, Triton kernels and host program out. A run of kernels is a segment, which C launches together.
 
 Segments are bound when the program is loaded, by `kernels`, which the loader supplies. A matrix product that a kernel
-may compute with its prologue and epilogue is called as `product0(table, out, a, b)`, which knows both alternatives
-(runtime/triton/products.py).
+may compute with its prologue and epilogue is called as `product0(table, out, a, b)`, which chooses between the kernel
+and the library (runtime/triton/products.py).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from smelt.shapes.size import Symbol, same
 def render_triton(
     plan: Schedule, device: torch.device, autotune: bool = False, rounded: bool = False, contract: bool = False
 ) -> Rendered:
-    """The Triton sources and the host program of a schedule whose tensors live on `device`.
+    """Render the Triton sources and the host program of a schedule whose tensors are on `device`.
 
     Args:
-        autotune: kernels have several configurations, which are timed.
-        rounded: products in float32 may round their factors to TF32.
-        contract: a product and a sum of two operators may be fused, with one rounding.
+        autotune: whether kernels have several configurations, which are timed.
+        rounded: whether products in float32 may round their factors to TF32.
+        contract: whether a multiplication and an addition of two operators may be fused, with one rounding.
     """
     bundles = {
         tuple(bundle): render_bundle([plan.groups[n] for n in bundle], plan, autotune) for bundle in plan.bundles
@@ -60,7 +60,7 @@ def render_triton(
 
 
 def print_kernels(sources: Sequence[KernelSource]) -> str:
-    """The text of all Triton modules, each with the values that it computes and its configurations."""
+    """Returns the text of all Triton modules, each with the values that it computes and its configurations."""
     texts = []
     for number, source in enumerate(sources):
         configs = "\n".join(f"#   {config}" for config in source.configs)
@@ -69,10 +69,10 @@ def print_kernels(sources: Sequence[KernelSource]) -> str:
 
 
 def locate_checks(rendered: Rendered, graph: fx.Graph) -> Rendered:
-    """The program with checks that name the operator and the user's line.
+    """Returns the program with checks that name the operator and the user's line.
 
     Args:
-        graph: the graph that the program was made from.
+        graph: the graph from which the program was made.
     """
     if not rendered.checks:
         return rendered
@@ -88,7 +88,7 @@ def _located(checks: Sequence[Check], nodes: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _maker(name: str, nodes: Container[str]) -> str:
-    """The graph's node that a value was lowered from; lowering and schedule add suffixes (`sum_1_part`)."""
+    """Returns the graph's node from which a value was lowered; lowering and schedule add suffixes (`sum_1_part`)."""
     while name not in nodes and "_" in name:
         name = name.rpartition("_")[0]
     return name
@@ -102,7 +102,7 @@ def _kernels(plan: Schedule, number: int, autotune: bool) -> list[TritonKernel]:
 
 
 def _templates(product: Product, plan: Schedule, rounded: bool, autotune: bool) -> list[Template]:
-    """Kernels that may compute a product: with its prologues inlined, and with prologue kernels before it."""
+    """Returns kernels that may compute a product: with its prologues inlined, and with prologue kernels before it."""
     whole = Template([], render_product(product, plan, rounded, autotune))
     if not product.prologues:
         return [whole]
@@ -118,11 +118,11 @@ class Template:
 
 
 class TritonHost(Host):
-    """The host program of Triton kernels. Equal sources are built once.
+    """Writes the host program of Triton kernels. Equal sources are built once.
 
     Args:
-        kernels: number of a group -> its kernels; the kernels of a bundle are those of its first group.
-        bundles: groups that run together.
+        kernels: kernels by number of their group; the kernels of a bundle belong to its first group.
+        bundles: lists of groups that run together.
         contract: see `render_triton`.
     """
 
@@ -160,12 +160,12 @@ class TritonHost(Host):
             self.segments.append(lines)
 
     def text_of(self, number: int) -> tuple[str, str]:
-        """Names and texts of the kernels of a unit."""
+        """Returns names and texts of the kernels of a unit."""
         kernels = [template.kernel for template in self.templates.get(number, ())] or self.kernels.get(number, [])
         return self.kernel_names(number), "\n\n".join(kernel.source.source for kernel in kernels)
 
     def values_of(self, number: int) -> list[str]:
-        """The values that the launches of a group compute; those of a bundle belong to its first group."""
+        """Returns the values that the launches of a group compute; the values of a bundle belong to its first group."""
         return [name for each in self.together.get(number, [number]) for name in computed_by(self.plan, each)]
 
     def kernel_names(self, number: int) -> str:
@@ -178,7 +178,7 @@ class TritonHost(Host):
         return [self.launch(body, kernel, bound) + "," for number in groups for kernel in self.kernels.get(number, ())]
 
     def launch(self, body: Writer, kernel: TritonKernel, bound: set[str]) -> str:
-        """A launch as data, for buffers that are bound already."""
+        """Returns a launch as data, for buffers that are already bound."""
         arguments = [self.pointer(body, name, bound) for name in kernel.buffers]
         if self.asserts and FAULT in kernel.buffers:
             arguments[kernel.buffers.index(FAULT)] = f"({self.fault}, {CHECK_BYTES * len(self.checks)})"
@@ -207,7 +207,7 @@ class TritonHost(Host):
         self.products.append(lines)
 
     def source(self, kernel: TritonKernel) -> int:
-        """The number of a kernel's source."""
+        """Returns the number of a kernel's source."""
         source = replace(kernel.source, contract=True) if self.contract else kernel.source
         key = (source.source, source.signature, source.divisible, source.configs, source.contract)
         if key not in self.known:
@@ -226,7 +226,7 @@ class TritonHost(Host):
         return f"({self.slots[name]}, 0)"
 
     def location_of(self, name: str) -> str:
-        """The location of a buffer: its arena offset, or itself."""
+        """Returns the location of a buffer: its arena offset, or its name."""
         return f"offsets[{self.arena_numbers[name]}]" if self.symbols else str(self.plan.memory.offsets[name])
 
     def symbol(self, symbol: Symbol) -> str:

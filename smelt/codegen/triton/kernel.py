@@ -1,7 +1,7 @@
-"""One group in, the text of one Triton function out.
+"""Renders one group of the schedule as the text of one Triton function.
 
 A program computes a tile. Rows that are too long for it are walked once for each phase: a phase computes the reductions
-whose operands are known, the next one uses the results. If a tile has whole rows, each value is computed once.
+whose operands are known, and the next phase uses the results. If a tile has whole rows, each value is computed once.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from smelt.shapes.expr import flat_index, variable
 from smelt.shapes.size import IntLike, Symbol, known_less
 
 LEAST_FLOAT32 = -3.4028234663852886e38
-"""The least finite float32."""
+"""The least finite float32 number."""
 
 MIN_VECTOR_STORES = 3
-"""Least number of row values that a kernel stores for them to be stored as vectors: with several (rows, 1) stores of
+"""Minimum number of row values that a kernel stores for them to be stored as vectors: with several (rows, 1) stores of
 which one value depends on another, Triton (3.6) moves layout conversions before the definitions of their operands, and
-fails with "operand does not dominate this use"."""
+fails with "operand does not dominate this use".
+"""
 
 Extent = tuple[IntLike, str | None]
 
@@ -63,14 +64,14 @@ class TritonKernel:
 
 
 def render_kernel(group: Group, plan: Schedule, autotune: bool = False) -> TritonKernel:
-    """The kernel of a group of pointwise values and reductions."""
+    """Render the kernel of a group of pointwise values and reductions."""
     tiling, label = make_tiling(group, plan, autotune), group.label()
     first = KernelRenderer(tiling, plan, label)
     kernel = first.render()
     if tiling.words is None:
         return kernel
     without = WithoutWords(tiling, plan, label)
-    without.checks = first.checks  # both refer to it by the same name
+    without.checks = first.checks  # both kernels refer to the checks by the same name
     other = without.render()
     if other.buffers != kernel.buffers or other.symbols != kernel.symbols:
         raise CompileError(f"codegen: {label} has other parameters where words are not read")
@@ -78,7 +79,7 @@ def render_kernel(group: Group, plan: Schedule, autotune: bool = False) -> Trito
 
 
 def pointer_type(buffer: str, plan: Schedule) -> str:
-    """The type of a pointer to a buffer in a kernel's signature."""
+    """Returns the type of a pointer to a buffer in a kernel's signature."""
     return "*i64" if buffer == FAULT else f"*{MEMORY_TYPES[metas_of(plan.program.nodes[buffer]).dtype]}"
 
 
@@ -96,7 +97,7 @@ class TileKernel(WordRows):
         return "[" + ", ".join(axis.block for axis in self.axes) + "]"
 
     def arranged(self, axis: Axis) -> str:
-        """The indices within a block, along its axis of the tile."""
+        """Returns the indices within a block, along its axis of the tile."""
         text = f"tl.arange(0, {axis.block})"
         if len(self.axes) > 1:
             text += "[" + ", ".join(":" if a is axis else "None" for a in self.axes) + "]"
@@ -113,7 +114,9 @@ class TileKernel(WordRows):
         )
 
     def open_axis(self, axis: Axis, start: str) -> None:
-        """Define an axis's index, its variables and the mask of its valid elements; `start`: where its block begins."""
+        """Define an axis's index, its variables and the mask of its valid elements; `start`: text of the block's first
+        index.
+        """
         bit, name = self.bit(axis), f"{axis.name}index"
         inner = self.arranged(axis) + (".to(tl.int64)" if self.wide else "")
         self.scopes.line(f"{name} = {start} + {inner}" if start else f"{name} = {inner}", bit)
@@ -139,7 +142,7 @@ class TileKernel(WordRows):
             step.append(self.size(var.size))
 
     def bound(self, axis: Axis) -> str:
-        """The number of elements of an axis."""
+        """Returns the number of elements of an axis."""
         return self.size(axis.size)
 
     def always_inside(self, axis: Axis) -> bool:
@@ -173,7 +176,7 @@ class TileKernel(WordRows):
         self.scopes.later(f"tl.store({', '.join(arguments)})", axes)
 
     def finish(self, label: str) -> TritonKernel:
-        """The finished kernel."""
+        """Returns the finished kernel."""
         buffers, symbols = tuple(self.arguments.buffers), tuple(self.arguments.symbols)
         signature = [(f"a{number}", pointer_type(name, self.plan)) for number, name in enumerate(buffers)]
         signature += [(f"z{number}", "i64") for number in range(len(symbols))]
@@ -190,7 +193,7 @@ class TileKernel(WordRows):
 
 
 class KernelRenderer(TileKernel):
-    """Renders a tiling; overrides how values of the group's own members are obtained."""
+    """Renders a tiling; overrides how values of the group's own members are computed."""
 
     def __init__(self, tiling: Tiling, plan: Schedule, label: str) -> None:
         super().__init__(plan, tiling.axes, tiling.configs, tiling.extents)
@@ -224,7 +227,7 @@ class KernelRenderer(TileKernel):
         return next((axis for axis in self.axes if axis.walked), None)
 
     def reach(self) -> list[tuple[IntLike, IntLike]]:
-        """The ranges of all offsets that the kernel touches."""
+        """Returns the ranges of all offsets that the kernel touches."""
         found = []
         for member in self.nest.members.values():
             accesses = [(read.name, read.index) for read in member.reads]
@@ -286,7 +289,7 @@ class KernelRenderer(TileKernel):
                 self.store(member.name, member.index, self.results[member.name])
 
     def walk_once(self, axis: Axis, phase: int) -> None:
-        """The loop of one phase: its reductions and stores."""
+        """Write the loop of one phase: its reductions and stores."""
         rows, columns, stores = self.phases.roots(phase)
         rows = [member for member in rows if member.name not in self.results]
         if not rows and not columns and not stores:
@@ -312,7 +315,9 @@ class KernelRenderer(TileKernel):
                 self.store(member.name, member.index, self.results[member.name])
 
     def by_words(self, loop: Callable[[], None]) -> None:
-        """A loop that reads rows in words, and a second one for rows whose last word reaches beyond a buffer's end."""
+        """Write a loop that reads rows in words, and a second loop for rows whose last word reaches beyond a buffer's
+        end.
+        """
         words, last = self.words, ""
         if words is not None:
             read = accesses(self.nest.members.values(), self.plan)
@@ -326,7 +331,7 @@ class KernelRenderer(TileKernel):
             self.scopes.close([head], [])
 
     def walk(self) -> None:
-        """A loop over the walked axis for each phase; the mixed form has one, as tiles have whole rows."""
+        """Write a loop over the walked axis for each phase; the mixed form has one loop, as tiles have whole rows."""
         axis = self.walked
         assert axis is not None
         if self.tiling.form is Form.MIXED:
@@ -385,8 +390,9 @@ class KernelRenderer(TileKernel):
     # folds
 
     def fold_of(self, member: Member) -> Accumulator:
-        """The accumulator of a member: row reductions fold the last axis of the tile, column reductions the walked
-        one."""
+        """Returns the accumulator of a member: row reductions fold the last axis of the tile, column reductions the
+        walked axis.
+        """
         assert isinstance(member.node, Reduction)
         mixed_column = self.tiling.form is Form.MIXED and member.nest_level is NestLevel.COLUMN
         fold = Accumulator(member.node.kind, member.node.dtype, 0 if mixed_column else len(self.axes) - 1)
@@ -394,7 +400,7 @@ class KernelRenderer(TileKernel):
         return fold
 
     def operand(self, member: Member, fold: Accumulator) -> V:
-        """The folded value of a member over the tile, with the neutral element outside of the folded axis."""
+        """Returns the folded value of a member over the tile, with the neutral element outside of the folded axis."""
         value = member.node.body(self, member.source)
         text = fold.prepared(value.text)
         everywhere = (1 << len(self.axes)) - 1
@@ -423,11 +429,11 @@ class KernelRenderer(TileKernel):
         return self.walked is None and len(self.axes) == 2 and any(shape[self.axes[0].block] == 1 for shape in shapes)
 
     def spread_over_threads(self) -> str:
-        """A condition that always holds, and that distributes a folded row over the threads.
+        """Returns a condition that is always true, and that distributes a folded row over the threads.
 
         Triton (3.6) gives a row without a load the layout of the (1, 1) store of its fold: one thread has the whole row
-        and adds it element by element, with the rounding error of such a sum. A load determines the layout; this one
-        reads nothing, as its mask is false everywhere.
+        and adds it element by element, with the rounding error of such a sum. A load determines the layout; the load in
+        this condition reads nothing, as its mask is false everywhere.
         """
         everywhere = (1 << len(self.axes)) - 1
         offset = " + ".join(f"{axis.name}index" for axis in self.axes)
@@ -438,7 +444,7 @@ class KernelRenderer(TileKernel):
         return f"({loaded.text} == 0)"
 
     def positions(self, member: Member, fold: Accumulator) -> V:
-        """The index along the folded dimension, for argmax and argmin."""
+        """Returns the index along the folded dimension, for argmax and argmin."""
         assert isinstance(member.node, Reduction)
         text = f"tl.broadcast_to({self.number(member.source[member.node.dims[0]])}, {self.shape()})"
         mask = self.axis_masks.get(1 << fold.axis)
@@ -481,7 +487,7 @@ class KernelRenderer(TileKernel):
         return fold, name
 
     def take(self, member: Member, fold: Accumulator, name: str) -> None:
-        """Fold a tile into the accumulators."""
+        """Write the lines that fold a tile into the accumulators."""
         everywhere = (1 << len(self.axes)) - 1
         value = self.operand(member, fold)
         if fold.finds:
@@ -502,7 +508,7 @@ class KernelRenderer(TileKernel):
         return self.scopes.define("", fold.whole(name), fold.dtype, self.kept_axes(fold), "f")
 
     def word_of(self, member: Member) -> int:
-        """Elements of a member's operand that a thread reads at once."""
+        """Returns the number of elements of a member's operand that a thread reads at once."""
         if self.words is not None:
             return self.words.size
         nodes = self.plan.program.nodes
@@ -539,12 +545,12 @@ class KernelRenderer(TileKernel):
 
 
 class WithoutWords(KernelRenderer):
-    """The kernel that reads rows element by element, for pointers that are not aligned to words."""
+    """A kernel that reads rows element by element, for pointers that are not aligned to words."""
 
     def __init__(self, tiling: Tiling, plan: Schedule, label: str) -> None:
         super().__init__(tiling, plan, label)
         self.words = None
 
     def always_inside(self, axis: Axis) -> bool:
-        """False: blocks cover rows and the words around them."""
+        """Returns False, because blocks cover rows and the words around them."""
         return axis is not self.axes[-1] and super().always_inside(axis)

@@ -319,15 +319,16 @@ def grouped_blocks(GROUP: tl.constexpr):
 `grouped_blocks`: the block of rows and the block of columns of a product that a program computes; programs that run
 at the same time share rows or columns, which stay in the second-level cache.
 
-`m_divisor`: an integer divisor opaque to the compiler. A division by 0 then gives what the same instruction gives in
-eager's kernels; LLVM would otherwise conclude from the division that the divisor is not 0. For 64 bits compilers use
+`m_divisor`: an integer divisor opaque to the compiler. A division by 0 then gives the same result as that instruction
+in eager's kernels; LLVM would otherwise conclude from the division that the divisor is not 0. For 64 bits compilers use
 different routines, so `m_over_zero` gives eager's result.
 
 `m_refuse`: a kernel with a failed check writes the reason to host memory, which outlives the context, and traps. A
-check costs the others a vote in each warp and a uniform branch: after divergent branches shuffles are slow. Without
-such memory the kernel is being timed, possibly on arbitrary values, and continues.
+check that succeeds costs a vote in each warp and a uniform branch, because shuffles are slow after divergent branches.
+Without such memory the kernel is being timed, possibly on arbitrary values, and continues.
 
-Random bits are those of smelt.prims.random_bits."""
+Random bits equal those of smelt.prims.random_bits.
+"""
 
 PRELUDE = """\
 import triton
@@ -337,5 +338,5 @@ from triton.language.extra import libdevice
 
 
 def module_head(used: Iterable[str]) -> str:
-    """Imports and the functions named, each after those it needs."""
+    """Returns imports and the named functions, each after the functions it needs."""
     return "\n\n".join([PRELUDE, *(f"@triton.jit\n{text}\n" for text in with_needs(used, FUNCTIONS))])

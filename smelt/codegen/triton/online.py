@@ -21,7 +21,7 @@ from smelt.shapes.size import IntLike, Size
 
 
 def online_sums(members: Mapping[str, Member], phases: Phases, plan: Schedule) -> dict[str, str]:
-    """Maximum -> the sum to fold with it, if nothing else needs a loop after the maximum's."""
+    """Returns for each maximum the sum to fold with it, if no other value needs a loop after the maximum's."""
     found: dict[str, str] = {}
     for phase in range(1, phases.count):
         rows, columns, stores = phases.roots(phase)
@@ -34,7 +34,7 @@ def online_sums(members: Mapping[str, Member], phases: Phases, plan: Schedule) -
 
 
 def _maximum_of(member: Member, members: Mapping[str, Member], plan: Schedule) -> str | None:
-    """The maximum by which the sum of exponentials is scaled, if a member is such a sum."""
+    """Returns the maximum by which the sum of exponentials is scaled, if a member is such a sum; else None."""
     node = member.node
     if not isinstance(node, Reduction) or node.kind != "sum" or node.dtype is not torch.float32:
         return None
@@ -64,7 +64,7 @@ class Values(Ops):
         self.made: list[tuple[Any, ...]] = []
 
     def value(self, *key: Hashable) -> int:
-        """The number of the value with this key."""
+        """Returns the number of the value with this key."""
         if key not in self.numbers:
             self.numbers[key] = len(self.made)
             self.made.append(key)

@@ -1,7 +1,7 @@
 """The template of matrix products: one Triton function computes a product with its prologues and epilogue.
 
-    y, x    rows and columns of the result: the grid shares them out, in groups of blocks that share factors
-    k, l    the folded depth, walked in one loop: along rows of the first factor (k) and columns of the second (l)
+    y, x    rows and columns of the result: the grid divides them, in groups of blocks that share factors k, l the
+    folded depth, walked in one loop: along rows of the first factor (k) and columns of the second (l)
 
 Factors are loaded as they are stored, or computed by a prologue. The accumulator is float32; it is rounded to the
 product's dtype, as by the library, and then is an ordinary value for the epilogue.
@@ -42,30 +42,30 @@ class Depth(Axis):
 def render_product(
     product: Product, plan: Schedule, rounded: bool, autotune: bool, prologues: bool = True
 ) -> TritonKernel:
-    """The kernel of a product.
+    """Render the kernel of a product.
 
     Args:
-        rounded: float32 factors are rounded to TF32, as torch's current setting allows.
+        rounded: whether float32 factors are rounded to TF32, as torch's current setting allows.
         prologues: whether the kernel computes factors for which the product has prologue groups.
     """
     return ProductKernel(product, plan, rounded, autotune, prologues).render()
 
 
 def precision_of(product: Product, dtype: torch.dtype, rounded: bool) -> str:
-    """Triton's `input_precision` for the factors.
+    """Returns Triton's `input_precision` for the factors.
 
-    Tensor cores multiply float32 as a sum of products of narrower terms: three products of TF32 where both factors are
+    Tensor cores multiply float32 as a sum of products of narrower terms: three products of TF32 if both factors are
     contiguous along the depth, as TF32 needs, else six of bf16. Both are as exact as float32 products, and faster.
     """
     if dtype is not torch.float32:
-        return "ieee"  # applies to float32 only
+        return "ieee"  # the precision applies only to float32
     first, second = product.operands
     along = same(first.view.stride[-1], 1) and same(second.view.stride[-2], 1)
     return "tf32" if rounded else "tf32x3" if along and not product.prologues else "bf16x6"
 
 
 def _each(shape: Sequence[IntLike]) -> list[Var]:
-    """A loop variable for each dimension."""
+    """Returns a loop variable for each dimension."""
     return [Var(f"d{d}", n) for d, n in enumerate(shape)]
 
 
@@ -94,7 +94,7 @@ class ProductKernel(TileKernel):
         extents = ((y.size, "YBLOCK"), (x.size, "XBLOCK"), (batch, None))
         super().__init__(plan, [y, x, *self.folded], configs, extents)
         self.precision = precision_of(product, self.dtype, rounded)
-        # factors are addressed by whole rows and columns, into whatever loops the epilogue splits these
+        # factors are addressed by whole rows and columns, independent of the loops into which the epilogue splits these
         self.whole = {"b": Var("whole_b", batch), "y": Var("whole_y", y.size), "x": Var("whole_x", x.size)}
         self.computed = set(product.group.members)
         if prologues:
@@ -102,7 +102,9 @@ class ProductKernel(TileKernel):
             self.computed |= {name for group in made for name in group.members}
 
     def arranged(self, axis: Axis) -> str:
-        """The indices within a block: rows of a tile are rows of the result, or the depth of the second factor."""
+        """Returns the indices within a block: rows of a tile are rows of the result, or the depth of the second
+        factor.
+        """
         return f"tl.arange(0, {axis.block})" + ("[:, None]" if axis.name in "yl" else "[None, :]")
 
     def render(self) -> TritonKernel:
@@ -120,7 +122,7 @@ class ProductKernel(TileKernel):
         return self.finish(self.product.group.label())
 
     def reach(self) -> list[tuple[IntLike, IntLike]]:
-        """The ranges of all offsets that the kernel touches."""
+        """Returns the ranges of all offsets that the kernel touches."""
         found = [self.offset(o, tuple(map(variable, _each(o.view.shape)))).range() for o in self.product.operands]
         groups = [self.product.group, *(self.plan.groups[number] for number in self.product.prologues)]
         for group in groups:
@@ -131,7 +133,7 @@ class ProductKernel(TileKernel):
         return found
 
     def offset(self, operand: Operand, index: Index) -> Expr:
-        """The offset of an element of a factor in its buffer."""
+        """Returns the offset of an element of a factor in its buffer."""
         return flat_index(index, operand.view.stride) + operand.view.offset
 
     def open_grid(self) -> None:
@@ -148,7 +150,7 @@ class ProductKernel(TileKernel):
             self.names[self.whole[axis.name]], self.depths[self.whole[axis.name]] = f"{axis.name}index", self.bit(axis)
 
     def fold(self) -> None:
-        """The loop over the depth."""
+        """Write the loop over the depth."""
         self.scopes.line("acc = tl.zeros([YBLOCK, XBLOCK], tl.float32)", 0)
         self.scopes.open()
         self.scopes.walked = sum(map(self.bit, self.folded))
@@ -167,7 +169,7 @@ class ProductKernel(TileKernel):
         self.scopes.close([f"for kstart in range(0, {depth}, KBLOCK):"], [])
 
     def tile_of(self, operand: Operand, index: Index, shape: str) -> str:
-        """A tile of a factor in its own dtype, zero beyond the depth."""
+        """Returns a tile of a factor in its own dtype, zero beyond the depth."""
         index, base = index[-len(operand.view.shape) :], operand.view.base
         if base not in self.computed:
             address, masks, axes = self.pointers(base, self.offset(operand, index))

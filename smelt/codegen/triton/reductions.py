@@ -1,4 +1,4 @@
-"""Triton text of reductions: how an accumulator starts, takes a tile, and becomes one value a row."""
+"""Triton text of reductions: the accumulator's initial value, its update with a tile, and one result per row."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class Accumulator:
         return f"tl.full([], {number}, {self.accumulator_type})"
 
     def prepared(self, value: str) -> str:
-        """A value converted to the accumulator's type."""
+        """Returns a value converted to the accumulator's type."""
         return f"{value}.to({self.accumulator_type})" if self.accumulator_type != VALUE_TYPES[self.dtype] else value
 
     def step(self, into: str, value: str) -> str:
-        """The accumulator after a tile."""
+        """Returns the accumulator after a tile."""
         match self.combine:
             case "sum":
                 return f"{into} + {value}"
@@ -80,7 +80,7 @@ class Accumulator:
                 return f"tl.{side}imum({into}, {value})"
 
     def whole(self, value: str) -> str:
-        """One value for each row of a tile, with the folded axis kept as one of size 1."""
+        """Returns one value for each row of a tile; the folded axis has size 1."""
         match self.combine:
             case "sum":
                 text = f"tl.sum({value}, {self.axis})"
@@ -95,7 +95,7 @@ class Accumulator:
         return self.finished(text)
 
     def finished(self, text: str) -> str:
-        """The folded value as a value of the reduction's dtype, broadcast over the tile."""
+        """Returns the folded value as a value of the reduction's dtype, broadcast over the tile."""
         text = f"tl.expand_dims({text}, {self.axis})"
         if self.logical and not self.finds:
             return f"({text} != 0)"

@@ -1,5 +1,5 @@
-"""Scatter for GPUs: one kernel copies the base, another writes or adds at data-dependent indices, with atomics where
-indices may be equal."""
+"""Scatter for GPUs: one kernel copies the base, another writes or adds elements, with atomics if indices may be equal.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ATOMIC = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 
 
 def render_scatter(group: Group, plan: Schedule, autotune: bool = False) -> list[TritonKernel]:
-    """The kernels of a group that is one scatter; only the second one if the scatter writes into its base."""
+    """Render the kernels of a group that is one scatter; only the second kernel if the scatter writes into its base."""
     (member,) = group.members.values()
     node = member.node
     assert isinstance(node, Scatter)

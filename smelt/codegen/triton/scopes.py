@@ -1,4 +1,4 @@
-"""Lines of a Triton function under construction: inside of the loop if they depend on the walked axis, else before."""
+"""Lines of a Triton function under construction: in the loop if they depend on the walked axis, else before it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from smelt.codegen.scope import Scopes, V
 
 
 class TileScopes(Scopes):
-    """Scopes whose values carry, as their depth, the set of tile axes that they vary along (bit k: axis k).
+    """Scopes whose values have, as their depth, the set of tile axes along which they vary (bit k: axis k).
 
     At most one loop is open; `walked` is the set of axes that it walks.
     """
@@ -18,7 +18,7 @@ class TileScopes(Scopes):
         self.walked = 0
 
     def level(self, axes: int) -> int:
-        """The scope of values that vary along these axes."""
+        """Returns the index of the scope of values that vary along these axes."""
         return self.depth if axes & self.walked else 0
 
     def line(self, text: str, depth: int | None = None) -> None:
@@ -37,5 +37,5 @@ class TileScopes(Scopes):
         return self.remember(key, V(name, dtype, depth))
 
     def finish(self, level: int = 0) -> list[str]:
-        """All lines of a scope, stores last."""
+        """Returns all lines of a scope, stores last."""
         return self.stack[level].lines + self.stack[level].late

@@ -1,7 +1,7 @@
-"""The second way of a kernel: what it computes, node by node with the primitives' references, over the same memory.
+"""The second way of a kernel: computes the same values with the primitives' references, over the same memory.
 
-It runs where Triton, the driver or the device refuses the kernel. Several launches may share a kernel's source; what
-differs between them (pointers, sizes, random streams) are its arguments, which the second way takes, too.
+It runs if Triton, the driver or the device refuses the kernel. Several launches may share a kernel's source; the
+differences between them (pointers, sizes, random streams) are arguments of the kernel, which the second way takes, too.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from smelt.shapes.expr import Expr
 from smelt.shapes.size import IntLike, value_in
 
 Memory = Callable[[int, tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
-"""The tensor at an address: (address, shape, strides in elements, dtype)."""
+"""Function that makes a tensor at an address: (address, shape, strides in elements, dtype)."""
 
 STREAM_OF_STEP = pow(GOLDEN, -1, 2**64)
 
 
 class SecondWay:
-    """`second(memory, addresses, numbers)` writes what the kernel would have written.
+    """A function `second(memory, addresses, numbers)` that writes the same values as the kernel.
 
     Args:
         kernel: the kernel of a launch.
-        plan: the schedule that the launch belongs to.
+        plan: the schedule to which the launch belongs.
     """
 
     def __init__(self, kernel: TritonKernel, plan: Schedule, device: torch.device) -> None:
@@ -40,10 +40,10 @@ class SecondWay:
         self.nodes: Mapping[str, Node] = plan.program.nodes
 
     def __call__(self, memory: Memory, addresses: Sequence[int], numbers: Sequence[int]) -> None:
-        """Compute everything, then write.
+        """Compute all values, then write the results.
 
         Args:
-            memory: makes a tensor of an address.
+            memory: function that makes a tensor at an address.
             addresses: addresses of the kernel's buffers.
             numbers: the kernel's other arguments.
         """
@@ -65,7 +65,7 @@ class SecondWay:
         return name in self.kernel.computes
 
     def value(self, name: str, values: _Values) -> Any:
-        """The value of a node: read from memory, or computed from other values."""
+        """Returns the value of a node: read from memory, or computed from other values."""
         node = self.nodes[name]
         if not self.computes(name):
             if values.buffers.known(name):
@@ -73,7 +73,7 @@ class SecondWay:
         elif isinstance(node, Scatter) and self.kernel.scatter_step == "base":
             ops = values.space(values, node.meta.shape, values.sizes)
             return node.base(ops, ops.index).expand(ops.ranges)
-        elif isinstance(node, Scatter):  # the base was written by another kernel
+        elif isinstance(node, Scatter):  # another kernel has written the base
             return scattered(node, values.buffers[name], values, values.sizes, values.space)
         return run_node(node, values, values.sizes, values.space)
 
@@ -132,10 +132,10 @@ class _Space(Interpreter):
 
 
 def _stream(step: int) -> int:
-    """The stream that a step belongs to (see `key_step`)."""
+    """Returns the stream to which a step belongs (see `key_step`)."""
     return (step * STREAM_OF_STEP - 1) % 2**64
 
 
 def second_way(kernel: TritonKernel, plan: Schedule, device: torch.device) -> SecondWay | None:
-    """The second way of a kernel; None for a product, whose alternative is the library's call."""
+    """Returns the second way of a kernel; None for a product, whose alternative is the library's call."""
     return SecondWay(kernel, plan, device) if kernel.computes else None

@@ -1,7 +1,7 @@
 """Text of types, numbers and pointwise operators in Triton.
 
 Low-precision floats are computed in float32 and rounded where the program converts or stores them. CUDA's device
-library is `libdevice`; names of our own functions begin with `m_` (see library.py).
+library is `libdevice`; names of the functions of library.py begin with `m_`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VALUE_TYPES = {
     torch.uint8: "tl.uint8",
     torch.bool: "tl.int1",
 }
-"""The type of a value in registers."""
+"""Type of a value in registers, by dtype."""
 
 MEMORY_TYPES = {
     torch.float32: "fp32",
@@ -37,7 +37,7 @@ MEMORY_TYPES = {
     torch.uint8: "u8",
     torch.bool: "u8",
 }
-"""The type to which a pointer points, by its name in signatures."""
+"""Type to which a pointer points, by its name in signatures."""
 
 NARROW = {torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16"}
 
@@ -69,11 +69,12 @@ FLOAT_OPS = {
 }
 
 QUICK_OPS = {"exp": "tl.exp({0})"}
-"""Faster ops for float32 results that are rounded to low precision at once: `exp` by one multiplication and the power
-of two, whose error grows with the argument (4 ulp at 10, 29 at 60)."""
+"""Faster operations for float32 results that are immediately rounded to low precision: `exp` by one multiplication and
+the power of two, whose error grows with the argument (4 ulp at 10, 29 at 60).
+"""
 
 OURS = "m_"
-"""Prefix of the functions of library.py; on integers those that treat negative ones specially."""
+"""Prefix of the functions of library.py; on integers, of those that treat negative numbers specially."""
 
 WIDENED_OPS = {
     "neg": "-{0}",
@@ -84,7 +85,7 @@ WIDENED_OPS = {
     **{op: "m_" + op + "_int({0}, {1})" for op in "remainder floor_div trunc_div fmod".split()},
     **{op: "m_" + op + "({0}, {1}, {bits})" for op in "shift_left shift_right".split()},
 }
-"""Integer ops whose results are converted back to the width of small integers."""
+"""Integer operations whose results are converted back to the width of small integers."""
 
 INTEGER_OPS = WIDENED_OPS | {
     "abs": "tl.abs({0})",
@@ -135,10 +136,10 @@ COMMON_OPS = {
 
 
 def operator(op: str, dtype: torch.dtype, args: list[str]) -> str:
-    """The Triton expression of a pointwise op.
+    """Returns the Triton expression of a pointwise operation.
 
     Raises:
-        KeyError: there is none for the dtype.
+        KeyError: the operation does not exist for the dtype.
     """
     table = FLOAT_OPS if dtype.is_floating_point else BOOL_OPS if dtype is torch.bool else INTEGER_OPS
     template = table.get(op) or COMMON_OPS[op]
@@ -149,10 +150,11 @@ def operator(op: str, dtype: torch.dtype, args: list[str]) -> str:
 
 
 def quotient(dtype: torch.dtype, args: list[str], divisor: float) -> str:
-    """The quotient of floats by a constant, as a multiplication by its reciprocal: a division's branches take time.
+    """Returns the quotient of floats by a constant, as a multiplication by its reciprocal: a division's branches take
+    time.
 
-    Equal to a division for dividends of at least 1e-35; for smaller ones, whose remainder is subnormal, the last bit
-    may differ.
+    The result equals a division for dividends of at least 1e-35; for smaller ones, whose remainder is subnormal, the
+    last bit may differ.
     """
     b = np.float32(divisor)
     if VALUE_TYPES[dtype] != "tl.float32" or not 1 <= abs(b) <= LARGEST_DIVISOR:
@@ -162,14 +164,16 @@ def quotient(dtype: torch.dtype, args: list[str], divisor: float) -> str:
 
 
 LARGEST_DIVISOR = 2.0**64
-"""Largest constant divisor replaced by its reciprocal, which must not be subnormal. The smallest is 1: quotients must
-not overflow."""
+"""Maximum constant divisor that is replaced by its reciprocal, which must not be subnormal. The minimum is 1, because
+quotients must not overflow.
+"""
 
 
 def whole_division(op: str, dtype: torch.dtype, a: str, b: str) -> str:
-    """The quotient or remainder of integers by one that may be 0, as eager's kernel on a GPU computes it.
+    """Returns the quotient or remainder of integers by an integer that may be 0, as eager's kernel on a GPU computes
+    it.
 
-    In C's types: narrower integers are widened to 32 bits. Quotients of unsigned integers are rounded towards 0.
+    The types follow C: narrower integers are widened to 32 bits. Quotients of unsigned integers are rounded towards 0.
     """
     if dtype is torch.uint8:
         op = {"floor_div": "trunc_div", "remainder": "fmod"}.get(op, op)
@@ -179,13 +183,15 @@ def whole_division(op: str, dtype: torch.dtype, a: str, b: str) -> str:
 
 
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:
-    """A number as text, rounded to the dtype. A plain float32 literal adapts to the type of its float operands."""
+    """Returns a number as text, rounded to the dtype. A plain float32 literal adapts to the type of its float
+    operands.
+    """
     if dtype is torch.bool:
         return f"tl.full([], {int(bool(value))}, tl.int1)"
     if not dtype.is_floating_point:
         return f"tl.full([], {int(torch.tensor(value, dtype=dtype).item())}, {VALUE_TYPES[dtype]})"
     number = float(torch.tensor(value, dtype=dtype).item())
     text = f"float('{number}')" if math.isnan(number) or math.isinf(number) else repr(number)
-    if number == 0 and math.copysign(1.0, number) < 0:  # `full` would make it 0
+    if number == 0 and math.copysign(1.0, number) < 0:  # `full` would lose the sign of -0.0
         return f"(tl.full([], -1.0, {VALUE_TYPES[dtype]}) * 0.0)"
     return f"tl.full([], {text}, {VALUE_TYPES[dtype]})"

@@ -1,4 +1,4 @@
-"""Turns a group's variables into the tile of a Triton kernel: which axes the grid divides, which ones programs walk.
+"""Turns a group's variables into the tile of a Triton kernel: axes that the grid divides, and axes that programs walk.
 
     FLAT    every element by itself: one axis, or two where accesses are contiguous along different variables
             or x: columns of one row (k), where rows have values of their own or begin between words
@@ -30,7 +30,9 @@ from smelt.shapes.expr import Var, flat_index
 from smelt.shapes.size import IntLike, Size, hint, is_symbolic
 
 STAGES = "STAGES"
-"""Name of the constant for pipeline stages: rows of the mixed form that are loaded while earlier ones are folded."""
+"""Name of the constant for the number of pipeline stages: rows of the mixed form are loaded while earlier ones are
+folded.
+"""
 
 
 class Form(enum.Enum):
@@ -44,8 +46,9 @@ class Form(enum.Enum):
 
 @dataclass
 class Axis:
-    """One dimension of the tile. `walked`: a loop over blocks; `whole`: one block covers it; else the grid divides
-    it."""
+    """One dimension of the tile. `walked`: the axis is a loop over blocks; `whole`: one block covers it; else the grid
+    divides it.
+    """
 
     name: str
     variables: list[Var]
@@ -66,8 +69,8 @@ class Tiling:
     """The axes of the tile in order, and the variables that have a single value in a program.
 
     `extents`: for each dimension of the grid, the number of elements and the name of the constant that is their block
-    size. The programs' own variables come first, or last if `rows_last`.
-    `words`: how rows along the last axis lie relative to words, if they may begin anywhere.
+    size. The variables with a single value per program come first, or last if `rows_last`. `words`: the alignment of
+    rows along the last axis relative to words, if rows may begin anywhere.
     """
 
     nest: Nest
@@ -86,7 +89,7 @@ class Tiling:
 
     @property
     def folded(self) -> Axis | None:
-        """The axis that is walked, or that row reductions fold."""
+        """The axis that is walked, or that row reductions fold; None without such an axis."""
         return next((axis for axis in self.axes if axis.name == "r"), None)
 
 
@@ -131,7 +134,7 @@ class _Builder(Coordinates):
         return Tiling(nest, Form.FLAT, [y, x], [], tuple(tiles), ((y.size, "YBLOCK"), (x.size, "XBLOCK")))
 
     def flat_elements(self) -> int:
-        """Elements of a thread of the flat form: half as many where values take much arithmetic."""
+        """Returns the number of elements of a thread of the flat form: half as many if values take much arithmetic."""
         return (
             self.tiles.flat_thread_elements
             if self.arithmetic() < self.tiles.much_additions
@@ -139,8 +142,9 @@ class _Builder(Coordinates):
         )
 
     def by_rows(self, nest: Nest) -> Tiling | None:
-        """The flat form by rows: no division finds a program's row, its row values are read once, rows may begin
-        anywhere."""
+        """Returns the flat form by rows: no division finds a program's row, its row values are read once, rows may
+        begin anywhere. None if that form does not fit.
+        """
         if len(self.order) < 2 or self.limits:
             return None
         *outer, last = self.order
@@ -164,7 +168,7 @@ class _Builder(Coordinates):
         return Tiling(nest, Form.FLAT, [x], outer, _distinct(configs), extents, True, words)
 
     def has_row_values(self, last: Var) -> bool:
-        """Whether some value is common to all elements of a row."""
+        """Whether a value is common to all elements of a row."""
         for _, offset in accesses(self.members.values(), self.plan):
             atoms = set(offset.atoms())
             if last not in atoms and atoms:
@@ -172,13 +176,13 @@ class _Builder(Coordinates):
         return False
 
     def stores_along(self, axis: Axis) -> bool:
-        """Whether some value is stored along an axis."""
+        """Whether a value is stored along an axis."""
         inside = {*axis.variables}
         stored = (m for m in self.members.values() if m.name in self.plan.stored)
         return any(inside & set(flat_index(m.index, self.plan.strides[m.name]).atoms()) for m in stored)
 
     def words_of(self, axis: Axis) -> Words | None:
-        """The alignment to words of rows along an axis of one variable; None if word access does not help."""
+        """Returns the alignment to words of rows along an axis of one variable; None if word access does not help."""
         if self.limits or len(axis.variables) != 1 or is_symbolic([axis.size]):
             return None
         return row_words(self.members.values(), self.plan, axis.variables[0])
@@ -206,7 +210,7 @@ class _Builder(Coordinates):
         return Tiling(nest, Form.ROW, [x, r], [], _distinct(configs), ((x.size, "XBLOCK"),), words=words)
 
     def longest(self) -> int:
-        """Longest row that one tile may have: shorter where many row values are live at once."""
+        """Returns the maximum length of a row that one tile may have: shorter if many row values are live at once."""
         live = len({read.name for m in self.members.values() for read in m.reads})
         return (
             self.tiles.max_row_elements
@@ -217,12 +221,15 @@ class _Builder(Coordinates):
         )
 
     def elements_of_a_thread(self, folded: Axis, wanted: int, least: int, most: int) -> int:
-        """Elements of a row for a thread so that it reads `wanted` bytes of all tensors that vary along the rows."""
+        """Returns the number of elements of a row for a thread so that it reads `wanted` bytes of all tensors that vary
+        along the rows.
+        """
         return max(least, min(most, floor_power(wanted // max(self.row_bytes(folded), 1))))
 
     def row_bytes(self, folded: Axis) -> int:
-        """Bytes read for an element of a row, over all tensors that vary by row; others, such as weights, stay in a
-        cache."""
+        """Returns the bytes read for an element of a row, over all tensors that vary by row; others, such as weights,
+        stay in a cache.
+        """
         inside = {*folded.variables}
         found: dict[str, int] = {}
         for member in self.members.values():
@@ -243,7 +250,7 @@ class _Builder(Coordinates):
             if many and not self.contiguous_along(nest.folded):
                 return self.few_rows(nest)
         wide = hint(math.prod(v.size for v in nest.inner))
-        # each chunk has its own programs: blocks that span ends of rows could not be read in wide words
+        # each chunk has separate programs: blocks that span ends of rows could not be read in wide words
         program = list(nest.kept) if wide >= self.tiles.min_own_columns else []
         x = Axis("x", list(nest.inner) if program else [*nest.kept, *nest.inner])
         r = Axis("r", list(nest.folded), walked=True)
@@ -257,8 +264,9 @@ class _Builder(Coordinates):
         return Tiling(nest, Form.COLUMN, [x, r], program, _distinct(configs), extents)
 
     def columns_in_turn(self, columns: int, rows: int, chunks: int) -> list[Config]:
-        """Configurations that read a tile, fold it and then read the next; first the choice, then max-autotune's
-        others."""
+        """Returns configurations that read a tile, fold it and then read the next: first the heuristic's, then others
+        for max-autotune.
+        """
         block = column_block(columns)
         while block > 16 and columns * chunks // block < self.tiles.busy_programs // 4:
             block //= 2
@@ -272,7 +280,7 @@ class _Builder(Coordinates):
         return configs
 
     def whole_rows(self, r: Axis, rows: int) -> list[Config]:
-        """Configurations with tiles of one or several whole rows."""
+        """Returns configurations with tiles of one or several whole rows."""
         tiles, block = self.tiles, ceil_power(hint(r.size))
         several = max(1, min(tiles.short_rows_elements // block, floor_power(max(rows // tiles.busy_programs, 1))))
         if rows // several < 2 * tiles.busy_programs:
@@ -289,7 +297,7 @@ class _Builder(Coordinates):
         return configs
 
     def walked_rows(self, r: Axis, rows: int, words: Words | None) -> list[Config]:
-        """Configurations in which a program walks each row in blocks."""
+        """Returns configurations in which a program walks each row in blocks."""
         tiles = self.tiles
         if rows >= 2 * tiles.busy_programs:
             each = self.elements_of_a_thread(r, tiles.walked_bytes, 4, 16)
@@ -306,10 +314,9 @@ class _Builder(Coordinates):
         return configs
 
     def staged_columns(self, x: Axis, r: Axis, count: IntLike) -> list[Config]:
-        """Configurations of many programs with few warps that prefetch rows; empty where there are few programs.
+        """Returns configurations of many programs with few warps that prefetch rows; empty if there are few programs.
 
-        Wide blocks read longer contiguous ranges of memory. Where values take much arithmetic, programs have more
-        warps.
+        Wide blocks read longer contiguous ranges of memory. If values take much arithmetic, programs have more warps.
         """
         if self.limits or is_symbolic([x.size, r.size, count]):
             return []
@@ -330,13 +337,13 @@ class _Builder(Coordinates):
         return [Config((("XBLOCK", b), ("RBLOCK", n), (STAGES, stages)), w) for b, n, w in shapes]
 
     def stages(self, elements: int, axis: Axis) -> int:
-        """The number of pipeline stages for tiles of this many elements: three, or fewer if they need much shared
-        memory.
+        """Returns the number of pipeline stages for tiles of this many elements: three, or fewer if they need much
+        shared memory.
         """
         return 1 + min(2, self.tiles.pipelined_bytes // max(elements * self.row_bytes(axis), 1))
 
     def arithmetic(self) -> int:
-        """Cost of all values of the group for one element, in additions."""
+        """Returns the cost of all values of the group for one element, in additions."""
         nodes, left, seen = self.plan.program.nodes, list(self.members), set(self.members)
         total = 0
         while left:
@@ -348,15 +355,16 @@ class _Builder(Coordinates):
         return total
 
     def few_rows(self, nest: Nest) -> Tiling:
-        """The tiling of short columns: each thread folds whole columns, without exchange, and all accesses are wide."""
+        """Returns the tiling of short columns: each thread folds whole columns, without exchange, and all accesses are
+        wide.
+        """
         x, r = Axis("x", [*nest.kept, *nest.inner]), Axis("r", list(nest.folded), walked=True)
         sizes = (512, 256, 1024) if self.autotune else (512,)
         configs = [Config((("XBLOCK", size), ("RBLOCK", 1)), 4 if size >= 512 else 2) for size in sizes]
         return Tiling(nest, Form.COLUMN, [x, r], [], tuple(configs), ((x.size, "XBLOCK"),))
 
     def contiguous_along(self, folded: Sequence[Var]) -> bool:
-        """Whether some tensor is contiguous along the folded axis, so that threads side by side would read far
-        apart."""
+        """Whether a tensor is contiguous along the folded axis, so that neighbouring threads would read far apart."""
         for expr, size in self.offsets():
             strides = {atom: hint(c) for atom, c in expr.terms if isinstance(atom, Var)}
             if size and any(strides.get(v) == 1 for v in folded) and any(v not in folded for v in strides):
@@ -364,7 +372,7 @@ class _Builder(Coordinates):
         return False
 
     def column_tile(self, warps: int) -> int:
-        """Elements of a tile of columns: enough loads at once to cover the latency of memory."""
+        """Returns the number of elements of a tile of columns: enough loads at once to cover the latency of memory."""
         inputs = len({read.name for m in self.members.values() for read in m.reads})
         tile = min(self.tiles.column_tile_elements, 1024 * warps)
         return tile if inputs <= 2 else tile // 2
@@ -385,14 +393,14 @@ class _Builder(Coordinates):
 
 
 def padded(size: IntLike, words: Words | None) -> int:
-    """Elements that a tile needs to cover a row that begins anywhere in a word."""
+    """Returns the number of elements that a tile needs to cover a row that begins anywhere in a word."""
     return int(size) if words is None else int(size) + words.size - 1
 
 
 def flat_configs(
     size: IntLike, tiles: Tiles, elements: int | None = None, autotune: bool = False
 ) -> tuple[Config, ...]:
-    """Configurations with this many elements a thread if that gives every multiprocessor enough work."""
+    """Returns configurations with `elements` elements per thread, if that gives every multiprocessor enough work."""
     count, elements = hint(size), elements or tiles.flat_thread_elements
     block = min(tiles.flat_block_elements, max(128, floor_power(count // tiles.busy_programs)))
     chosen = Config((("XBLOCK", block),), max(1, block // (32 * elements)))
@@ -403,14 +411,17 @@ def flat_configs(
 
 
 def column_block(columns: int) -> int:
-    """The widest block of which at most an eighth is unused in the last one; else the one with the least unused."""
+    """Returns the widest block with which unused columns are at most an eighth of all columns, or the block with the
+    least unused.
+    """
     blocks = (64, 32, 16)
     unused = {block: -columns % block / columns for block in blocks}
     return next((block for block in blocks if unused[block] <= 1 / 8), min(blocks, key=lambda block: unused[block]))
 
 
 def column_warps(programs: int, rows: int, tiles: Tiles) -> int:
-    """Warps of a program: as few as keep the GPU busy, since warps that fold the same columns wait at barriers.
+    """Returns the number of warps of a program: as few as keep the GPU busy, since warps that fold the same columns
+    wait at barriers.
 
     Each warp has at least sixteen rows.
     """
@@ -419,7 +430,7 @@ def column_warps(programs: int, rows: int, tiles: Tiles) -> int:
 
 
 def _row_config(rows: int, block: int, warps: int | None = None) -> Config:
-    """A configuration of rows; its warps have eight to sixteen elements a thread."""
+    """Returns a configuration of rows; its warps have eight to sixteen elements per thread."""
     return Config((("XBLOCK", rows), ("RBLOCK", block)), warps or max(1, min(16, rows * block // 256)))
 
 

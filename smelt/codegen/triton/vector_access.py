@@ -1,8 +1,8 @@
 """Rows that are not aligned to 16-byte words: tiles begin at the word before the row, to read and write whole words.
 
 A row of 50,257 scores of bfloat16 may begin at any even address, so Triton would read one element at a time. Instead, a
-tile's offsets are counted from the last word boundary at or before its row: `base` is that offset in memory, `skip` the
-number of elements between it and the row.
+tile's offsets are counted from the last word boundary at or before its row: `base` is the offset of that boundary in
+memory, `skip` the number of elements between it and the row.
 
     base = start // 8 * 8
     skip = start - base
@@ -27,24 +27,28 @@ from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Expr, Var, flat_index, variable
 
 WORD = 16
-"""Bytes of the widest load."""
+"""Number of bytes of the widest load."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """Rows along `var` begin at offset `start`, which may not be a multiple of `size`, the elements of a word."""
+    """Alignment of rows along `var`, which begin at offset `start`; it may not be a multiple of `size`, the number of
+    elements of a word.
+    """
 
     var: Var
     start: Expr
     size: int
 
     def holds(self, offset: Expr) -> bool:
-        """Whether an offset is that of an element of the row."""
+        """Whether an offset is the offset of an element of the row."""
         return offset - variable(self.var) == self.start
 
 
 def row_words(members: Iterable[Member], plan: Schedule, var: Var) -> Words | None:
-    """The common alignment of rows along `var`, if most accesses along it begin at one offset that is not aligned."""
+    """Returns the common alignment of rows along `var`, if most accesses along it begin at one offset that is not
+    aligned; else None.
+    """
     sizes: dict[Expr, list[int]] = {}
     others = 0
     for name, offset in accesses(members, plan):
@@ -66,7 +70,7 @@ def row_words(members: Iterable[Member], plan: Schedule, var: Var) -> Words | No
 
 
 def accesses(members: Iterable[Member], plan: Schedule) -> Iterable[tuple[str, Expr]]:
-    """Buffers that are read or written, with the offset of each access."""
+    """Yields the buffers that are read or written, with the offset of each access."""
     listed = list(members)
     own = {member.name for member in listed}
     for member in listed:

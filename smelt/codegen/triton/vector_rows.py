@@ -17,8 +17,9 @@ from smelt.shapes.expr import Expr, flat_index
 
 
 class WordRows(TileBody):
-    """Adds word access to a body renderer. `words`: the alignment of rows along the last axis, None if they are
-    aligned."""
+    """Adds word access to a body renderer. `words`: the alignment of rows along the last axis, or None if they are
+    aligned.
+    """
 
     axes: list[Axis]
 
@@ -45,21 +46,23 @@ class WordRows(TileBody):
         self.scopes.line(f"{in_row} = {name} - {skip.text}", depth)
 
     def ends_of(self, axis: Axis) -> str:
-        """A test of whether a walked block reaches beyond its row; empty if each element has to be masked."""
+        """Returns a test of whether a walked block reaches beyond its row; empty if each element has to be masked."""
         if self.words is None or not axis.walked or axis is not self.axes[-1]:
             return ""
         start = self.starts[axis.name]
         return f"({start} == 0) | ({start} + {axis.block} > {axis.size})"
 
     def row_start(self, words: Words) -> tuple[V, V]:
-        """(offset of the word in which a row begins, number of elements from there to the row)."""
+        """Returns (offset of the word in which a row begins, number of elements from there to the row)."""
         depth = self.depth_of(words.start)
         start = self.scopes.define("", self.text_of(words.start), torch.int64, depth, "start")
         base = self.scopes.define("", f"{start.text} // {words.size} * {words.size}", torch.int64, depth, "base")
         return base, self.scopes.define("", f"{start.text} - {base.text}", torch.int64, depth, "skip")
 
     def in_words(self, name: str, offset: Expr) -> tuple[str, list[V], int] | None:
-        """(pointers, masks of the other axes, axes) of an offset if it is an element of the row, else None."""
+        """Returns (pointers, masks of the other axes, axes) of an offset if it belongs to an element of the row, else
+        None.
+        """
         words = self.words
         if words is None or self.masks or not words.holds(offset):
             return None
@@ -72,8 +75,9 @@ class WordRows(TileBody):
         return f"{self.arguments.pointer(name)} + ({base.text} + {axis.name}index)", others, depth
 
     def pointers(self, name: str, offset: Expr, also: int = 0) -> tuple[str, str, int]:
-        """Pointers and mask of a read of the row: all words with an element of it that are in the buffer (see
-        `completed`)."""
+        """Returns pointers and mask of a read of the row: all words with an element of it that are in the buffer (see
+        `completed`).
+        """
         found = self.in_words(name, offset)
         if found is None or self.words is None:
             return super().pointers(name, offset, also)
@@ -85,8 +89,9 @@ class WordRows(TileBody):
         return text, " & ".join([*(m.text for m in masks), f"({axis.name}index < {end})"]), depth
 
     def reaches_behind(self, names: Iterable[str]) -> str:
-        """A test of whether a word of the tile's rows reaches beyond the end of one of these buffers; empty: none
-        can."""
+        """Returns a test of whether a word of the tile's rows reaches beyond the end of one of these buffers; empty if
+        none can.
+        """
         words = self.words
         if words is None:
             return ""
@@ -100,7 +105,9 @@ class WordRows(TileBody):
         return self.scopes.define("", " | ".join(tests), torch.bool, skip.depth, "last").text
 
     def row_end(self, words: Words, axis: Axis, total: str) -> str:
-        """The end of a row's last word; with `total`, the end of its last word that is in a buffer of that size."""
+        """Returns the end of a row's last word; with `total`, the end of its last word that is in a buffer of that
+        size.
+        """
         base, skip = self.row_start(words)
         reach = f"{skip.text} + {padded(axis.size, words)}"
         if total:
@@ -109,7 +116,7 @@ class WordRows(TileBody):
         return self.scopes.define("", end, torch.int64, skip.depth, "end").text
 
     def end_in_a_word(self, name: str, size: int) -> str:
-        """The size of a buffer in elements, if its end may not be aligned to words; else empty.
+        """Returns the size of a buffer in elements, if its end may not be aligned to words; else empty.
 
         The word with the last element then reaches beyond the buffer.
         """
@@ -120,7 +127,7 @@ class WordRows(TileBody):
     def completed(self, name: str, index: Index, load: str, axes: int) -> str:
         """Read the elements of a buffer's last word one by one, if that word reaches beyond the buffer.
 
-        Only programs with the buffer's last row do so, and of these only the blocks with its end. Walked rows have a
+        Only programs with the buffer's last row do so, and only in the blocks that contain its end. Walked rows have a
         separate loop for it: a branch in the loop costs a third of its speed.
         """
         found, words, axis = self.in_words(name, flat_index(index, self.plan.strides[name])), self.words, self.axes[-1]
@@ -144,8 +151,9 @@ class WordRows(TileBody):
         return value
 
     def store_words(self, text: str, masks: list[V], depth: int, value: str) -> None:
-        """Write the words that are entirely in the row, and, in blocks with its ends, the remaining elements one by
-        one."""
+        """Write the words that are entirely in the row, and, in blocks with the row's ends, the remaining elements one
+        by one.
+        """
         words, axis = self.words, self.axes[-1]
         assert words is not None
         name, size = f"{axis.name}index", words.size
