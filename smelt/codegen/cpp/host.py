@@ -1,4 +1,4 @@
-"""Schedule in, C++ kernels and host program out. Equal kernels are rendered once.
+"""Schedule in, C++ kernels and host program out. Each distinct kernel is rendered once.
 
 A run of kernels is a segment: a C function of the pointer table.
 """
@@ -26,7 +26,7 @@ from smelt.shapes.size import IntLike, Size, Symbol, same
 
 
 class CppRenderer(Renderer):
-    """C++17 with OpenMP for GCC and clang."""
+    """The target C++17 with OpenMP, for GCC and clang."""
 
     name = "cpp"
 
@@ -43,14 +43,14 @@ class Launch:
 
 @dataclass
 class Kernels:
-    """Distinct kernels, the launch that each group became, and the translation units (source, kernels inside)."""
+    """Distinct kernels, the launch of each group, and the translation units (source, indices of the kernels inside)."""
 
     kernels: list[Kernel]
     launches: dict[int, Launch]
     units: list[tuple[str, list[int]]]
 
     def text_of(self, number: int) -> tuple[str, str]:
-        """Name and text of the kernel of a group; empty strings if it has none."""
+        """Returns name and text of the kernel of a group; empty strings if it has none."""
         launch = self.launches.get(number)
         if launch is None:
             return "", ""
@@ -97,7 +97,9 @@ def render_kernels(plan: Schedule, target: Renderer) -> Kernels:
 
 
 def _form(group: Group, plan: Schedule) -> tuple[object, ...]:
-    """A key that is equal for groups of equal layers with equal kernels: it has all that depends on other groups."""
+    """Returns a key that is equal for groups of equal layers with equal kernels: it includes all facts that depend on
+    other groups.
+    """
     over = [n in plan.memory.in_place or n in plan.over_inputs or n in plan.over_others for n in group.members]
     stored = [name in plan.stored for name in group.members]
     scatters = [
@@ -110,7 +112,9 @@ def _form(group: Group, plan: Schedule) -> tuple[object, ...]:
 
 
 def _like(launch: Launch, group: Group, other: Group) -> Launch:
-    """The launch of a group that differs from that of `launch` only in buffers and random streams."""
+    """Returns the launch of group `other`, which differs from `launch`, that of `group`, only in buffers and random
+    streams.
+    """
     buffers = dict(zip(group.accesses, other.accesses, strict=True))
     streams = launch.streams
     if streams and group.like is not None:
@@ -122,7 +126,7 @@ def _like(launch: Launch, group: Group, other: Group) -> Launch:
 
 
 class CppHost(Host):
-    """The host program of C++ kernels."""
+    """Writes the host program of C++ kernels."""
 
     gives_arena_back = True
 

@@ -1,7 +1,8 @@
-"""C++ translation units of similar size, which cores compile in parallel.
+"""C++ translation units: groups kernels into units of similar size, which processors compile in parallel.
 
-Kernels are exported functions of raw pointers. Segments (runs of kernels between two externs) are `void f(char **P)`:
-P holds base pointers, followed by the addresses of the kernels, so that units need not be linked with each other.
+Kernels are exported functions of raw pointers. Segments (runs of kernels between two externs) are `void f(char **P)`: P
+is an array of base pointers, followed by the addresses of the kernels, so that units need not be linked with each
+other.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from smelt.codegen.cpp.vector_math import header
 
 
 def kernel_name(index: int) -> str:
-    """The exported name of a kernel."""
+    """Returns the exported name of a kernel."""
     return f"kernel{index}"
 
 
 def translation_units(kernels: Sequence[Kernel], each: int) -> list[tuple[str, list[int]]]:
-    """The kernels in units of about `each` kernels: (source, indices of the kernels inside) for each unit."""
+    """Divide the kernels into units of about `each` kernels; returns (source, indices of the kernels inside) for each
+    unit.
+    """
     if not kernels:
         return []
     count = min(-(-len(kernels) // each), max(2, os.cpu_count() or 1))
@@ -41,8 +44,10 @@ def _unit(kernels: Sequence[tuple[int, Kernel]]) -> str:
 
 
 def segment_source(segments: Sequence[Sequence[str]]) -> str:
-    """The functions of the segments: each is a list of calls. They come last in their unit."""
-    # not optimised: they are only calls, and optimising them took a quarter of compile time on deep models
+    """Returns the text of the functions of the segments, each of which is a list of calls. They come last in their
+    unit.
+    """
+    # not optimised: these functions only make calls, and optimising them took a quarter of compile time on deep models
     sources = ['#pragma GCC optimize("O0")\n']
     for number, calls in enumerate(segments):
         body = "\n".join("    " + call for call in calls)

@@ -1,5 +1,4 @@
-"""Scatter for GPUs: one kernel copies the base, another writes or adds elements, with atomics if indices may be equal.
-"""
+"""Scatter for GPUs: one kernel copies the base, another writes or adds elements, atomically if indices may be equal."""
 
 from __future__ import annotations
 
