@@ -1,8 +1,7 @@
 """First stage: a running Python frame in; a torch-level graph, guards and residual Python out.
 
-`compiled` makes the callable and `session` answers the frame hook: it has the frame interpreted (`interpreter`) and its
-graph compiled, and installs the guards and the residual code as an entry of `cache`. The folders, each using those
-above it:
+`compiled` makes the callable. `session` is called by the frame hook: it interprets the frame (`interpreter`), compiles
+its graph, and installs the guards and the residual code as an entry of `cache`. Each folder uses those above it:
 
     native        the frame hook, guards and resumption, in C (the module `_native`)
     core          values, sources, frames, decoded bytecode, the registry in which the others enter their handlers

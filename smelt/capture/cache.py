@@ -33,12 +33,17 @@ class CacheEntry:
 
 @dataclass
 class CompileSite:
-    """Where frames of one session begin, and what was compiled for them.
+    """A point at which frames of one session begin, with the cache entries that were compiled for it.
 
     Attributes:
-        key: the code object or point of resumption.
+        key: the code object, if the frames begin at its start, or the resume point.
+        idle: number of captured frames that returned without tensor work.
+        failed: number of captures that failed.
+        given_up: whether frames run in eager without another capture.
+        changes: the shapes and numbers in the cache entries, and which of them have changed between calls.
         plan: the plan with which the next capture begins.
-        attempts: repeated attempts of captures, and why they were needed.
+        attempts: descriptions of repeated attempts to capture, with their reasons.
+        recompiles: for each recompilation, the failing guard of the newest entry.
     """
 
     name: str
@@ -60,7 +65,7 @@ class CompileSite:
 
 @dataclass
 class Reader:
-    """What guards read: slots, globals and function of the frame that is about to start."""
+    """The state that guards read: slots, globals and function of the frame that is about to start."""
 
     slots: Slots
     globals: dict[str, Any]
@@ -70,16 +75,18 @@ class Reader:
     gradients: bool = field(default_factory=torch.is_grad_enabled)
 
     def release(self) -> None:
-        """Drop the references to the program's objects: the capture is over."""
+        """Drop the references to the arguments at the end of the capture."""
         self.slots = ()
 
     def changes(self, versions: list[CacheEntry]) -> list[GuardFailure]:
-        """For each entry, the guard that does not hold now."""
+        """For each entry, its first guard that fails in the present state; entries without such a guard are
+        left out.
+        """
         found = [what_changed(v.guards, v.entry.guards, self.slots, self.globals, self.function) for v in versions]
         return [change for change in found if change is not None]
 
     def has_tensors(self) -> bool:
-        """Whether a tensor is among the arguments, so that there is something to compile."""
+        """Whether the arguments contain a tensor, so that the frame may have tensor work."""
         values: list[Any] = [*self.slots]
         for value in values[:_MAX_SEARCHED_VALUES]:
             if isinstance(value, (list, tuple)):
@@ -90,4 +97,4 @@ class Reader:
 
 
 _MAX_SEARCHED_VALUES = 100
-"""Maximum number of values among the arguments, also in containers, that are searched for tensors."""
+"""Maximum number of values that the search for tensors reads, including the items of containers."""

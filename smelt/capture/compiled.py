@@ -100,7 +100,7 @@ def start() -> None:
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 watching: list[Callable[[Session], None]] = []
-"""Called with each session that is made, and with each that is about to forget its entries."""
+"""Functions that are called with each new session, and with each session that is about to forget its entries."""
 
 
 def new_session(compile_graph: CompileGraph, options: Options) -> Session:
@@ -137,7 +137,7 @@ def _taken_apart(fn: Callable[..., object]) -> tuple[Callable[..., object], obje
 
 
 def _has_frame(fn: Callable[..., object]) -> bool:
-    """Whether capture compiles the frames of this function: not those of C functions and of functions of torch."""
+    """Whether the function has frames that capture compiles; False for C functions and for functions of torch."""
     code = getattr(fn, "__code__", None)
     return code is not None and not code.co_filename.startswith(policy.skipped_prefixes())
 
@@ -158,8 +158,14 @@ def _with_frame(fn: Callable[..., object]) -> Callable[..., object]:
 def _region(
     run: Callable[..., object], fn: Callable[..., object], body: str, session: Session
 ) -> Callable[..., object]:
-    """A function that calls `run`, in which `fn` runs, with the hook active; for a `body` that runs in steps, active in
-    each step."""
+    """A function that calls `run` while the frame hook is active.
+
+    Args:
+        run: `fn`, or a Python function that calls it.
+        fn: the function that the program wants compiled.
+        body: "generator" or "coroutine" if calls return one; the hook is then active in each of its steps. Otherwise
+        "".
+    """
     if body == "coroutine":
 
         async def compiled_coroutine(*args: object, **kwargs: object) -> object:
@@ -194,7 +200,7 @@ def _region(
 def compile_callable(
     fn: Callable[..., object], compile_graph: CompileGraph, options: Options | None = None, beside: Any = None
 ) -> Any:
-    """A callable that does what `fn` does, with its tensor work compiled by `compile_graph`.
+    """A callable with the behaviour of `fn`, whose tensor operations are compiled by `compile_graph`.
 
     Args:
         fn: a Python function, a bound method or an object with `__call__`.
@@ -206,7 +212,7 @@ def compile_callable(
     says so.
 
     Raises:
-        Unsupported: (when called) with `fullgraph`, something cannot be captured.
+        Unsupported: the result raises this if, with `fullgraph`, something cannot be captured.
     """
     function, receiver = _taken_apart(fn)
     session = new_session(compile_graph, options or Options()) if beside is None else beside._smelt_session

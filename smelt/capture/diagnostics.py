@@ -1,4 +1,4 @@
-"""What a compiled callable reports of its captures: breaks, recompilations, frames that run in eager, exceptions."""
+"""Reports on the captures of a compiled callable: graph breaks, recompilations, frames that run in eager."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from smelt.capture.guards.guard_failures import GuardFailure
 
 
 class Diagnostics:
-    """The graph breaks and other reasons for eager of one compiled callable.
+    """Counts and logs the graph breaks, recompilations and eager frames of one compiled callable.
 
     Attributes:
-        options: `fullgraph` makes each of them an error.
+        options: the options of the callable; with `fullgraph`, a graph break or an eager frame is an error.
         breaks: the distinct graph breaks so far, and other reasons for which frames ran in eager.
-        raised: thread -> exceptions of its present call that frames raised while they were captured, but not when they
-            ran.
+        raised: thread id -> reasons to report for frames that raised during capture, but not in eager, in the thread's
+            present call.
     """
 
     def __init__(self, options: Options) -> None:
@@ -37,21 +37,26 @@ class Diagnostics:
         self.raised: dict[int, list[BreakReason]] = {}
 
     def record_recompile(self, site: CompileSite, read: Reader) -> None:
-        """An entry is about to be added: count and log which guards of the others fail."""
+        """Count and log a recompilation, with the failing guards of the entries that the site has."""
         changes = read.changes(site.versions)
-        site.recompiles += changes[-1:]  # of the newest entry: what changed since the last compilation
+        site.recompiles += changes[-1:]  # the newest entry's failing guard: the change since the last compilation
         count("recompiles")
         count_named("recompile_reasons", {on_one_line(f"{site.name}: {change}"): 1 for change in changes[-1:]})
         log("recompiles", lambda: on_one_line(f"{site.name}: {'; '.join(map(str, changes))}"))
 
     def record_attempt(self, site: CompileSite, number: int, how: str) -> None:
-        """Record that a frame is captured once more, by a weaker plan."""
+        """Record a repeated attempt to capture a frame, with a weaker plan.
+
+        Args:
+            number: the number of the attempt, from 2 on.
+            how: the difference of its plan from the previous plan.
+        """
         text = on_one_line(f"attempt {number}: {how}")
         log("attempts", lambda: f"{site.name}, {text}")
         site.attempts.append(f"{site.name}, {text}")
 
     def over_limit(self, site: CompileSite, read: Reader) -> None:
-        """The recompile limit is exceeded: eager from now on, with one warning.
+        """Let a site that has reached the recompile limit run in eager, with one warning if it had tensor work.
 
         Raises:
             Unsupported: with `fullgraph`.
@@ -68,7 +73,7 @@ class Diagnostics:
         warnings.warn(SmeltWarning(str(SmeltError(text, why=why, hint="options={'recompile_limit': n}"))), stacklevel=2)
 
     def add_break(self, reason: BreakReason) -> None:
-        """Count and log a break, unless it is known already."""
+        """Count, log and store a break, unless an equal one is stored already."""
         if reason not in self.breaks:
             count("breaks")
             count_named("break_reasons", {f"{reason.title} ({reason.at})" if reason.at else reason.title: 1})
@@ -76,7 +81,7 @@ class Diagnostics:
             self.breaks.append(reason)
 
     def refuse(self, site: CompileSite, refused: Break) -> None:
-        """The frame cannot be captured, not even with graph breaks: eager, and a break for `explain`."""
+        """Report a frame that runs in eager because it cannot be captured, even with graph breaks."""
         self.report_eager(BreakReason.of(refused))
         site.failed += 1
         if site.failed >= self.options.recompile_limit:
@@ -93,7 +98,7 @@ class Diagnostics:
         self.add_break(reason)
 
     def leaves_body(self, kind: str, fn: Callable[..., object]) -> None:
-        """The body of the compiled function (a generator or coroutine) runs uncompiled.
+        """Report that the body of the compiled function, a generator or coroutine, runs uncompiled.
 
         Raises:
             Unsupported: with `fullgraph`.
@@ -108,12 +113,14 @@ class Diagnostics:
         )
 
     def only_capture_raised(self, reason: BreakReason) -> None:
-        """A frame that raised during capture has returned in eager."""
+        """Store the reason to report for a frame that raised during capture but returned in eager."""
         self.raised.setdefault(threading.get_ident(), []).append(reason)
 
     def call_ended(self, returned: bool) -> None:
-        """A call has ended in which frames raised only during capture. `returned`: no exception of the program is
-        propagating.
+        """Report, at the end of a call, the frames that raised only during capture.
+
+        Args:
+            returned: whether the call returned; if False, an exception propagates and nothing is reported.
 
         Raises:
             Unsupported: with `fullgraph`, if the call returned.
@@ -125,19 +132,19 @@ class Diagnostics:
             self.report_eager(reason)
 
     def fall_back(self, site: CompileSite, error: CompileError) -> None:
-        """A compile site runs in eager because the compiler failed."""
+        """Let a compile site run in eager because the compiler failed on it, with a warning."""
         site.given_up = True
         self.add_break(BreakReason(error.what, error.at or "", error.why or "", error.hint or ""))
         self.warn(error)
 
     def warn(self, error: SmeltError) -> None:
-        """Warn that a frame runs in eager because of an error that is not the program's."""
+        """Warn that a frame runs in eager because of an error that the program did not cause."""
         count("fallbacks")
         warnings.warn(SmeltWarning(f"{error}\n  the frame runs in eager"), stacklevel=3)
 
 
 def _kept_failing(changes: list[GuardFailure]) -> str:
-    """The guard that failed most often, with the values that it met."""
+    """A text that names the guard that failed most often, and the values for which it failed."""
     if not changes:
         return "which guard kept failing is not known"
     subject, times = Counter(change.subject for change in changes).most_common(1)[0]
@@ -148,7 +155,7 @@ def _kept_failing(changes: list[GuardFailure]) -> str:
 
 
 def only_captured(site: CompileSite, raised: UserError) -> BreakReason:
-    """The reason to report for a frame that raises during capture, if it does not raise in eager."""
+    """The reason to report for a frame that raised during capture, in case it does not raise in eager."""
     error = raised.error
     entry = error.__traceback__
     while entry is not None and entry.tb_next is not None:

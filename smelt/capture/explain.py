@@ -1,4 +1,4 @@
-"""What capture made of a program, for people: graphs, graph breaks with reasons, guards, residual code."""
+"""`smelt.explain`: shows the graphs, graph breaks with reasons, guards and residual code of a captured program."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class Explanation:
     """The result of `explain`.
 
     Attributes:
-        graph_count: compiled graphs.
-        graph_break_count: distinct lines where a graph ended early.
-        op_count: operations in all graphs.
-        break_reasons: title, line, why and hint of each break.
+        graph_count: number of compiled graphs.
+        graph_break_count: number of distinct graph breaks.
+        op_count: number of operations in all graphs.
+        break_reasons: title, line, reason and hint of each break.
         graphs: the captured graphs.
-        guards: for each cache entry, its guards as Python.
-        residuals: for each cache entry, its residual code.
-        result: what the call returned.
-        fallback_ops: the operators that run in eager inside the graphs compiled in that call, with counts.
-        cuts: where a graph is compiled in several pieces, and why.
-        without_cuda_graphs: why programs of that call ran without a CUDA graph, with counts.
-        attempts: repeated attempts of captures, with what they did without and why.
-        session: the compiled entries in their present state: the page also covers what came after the call (a
-            backward).
+        guards: the guards of each cache entry, as lines of Python.
+        residuals: the residual code of each cache entry.
+        result: the result of the call.
+        fallback_ops: the operators that run in eager inside the graphs compiled in the call, with counts.
+        cuts: the nodes at which a graph is cut into several pieces, with reasons.
+        without_cuda_graphs: reasons for which programs of the call ran without a CUDA graph, with counts.
+        attempts: repeated attempts of captures, each with the permissions that its plan lost and the reason.
+        session: the session with its present cache entries, from which `html` renders also what was compiled after the
+            call, such as the backward.
     """
 
     graph_count: int
@@ -62,7 +62,7 @@ class Explanation:
     session: Session | None = field(default=None, repr=False, compare=False)
 
     def html(self, title: str = "smelt.explain") -> str:
-        """The same as a self-contained HTML page, with sources, kernels and their times."""
+        """The explanation as a self-contained HTML page, with sources, kernels and kernel times."""
         sessions = [self.session] if self.session is not None else []
         run = run_facts(title, [*_frames(sessions)], sessions)
         run.eager_operators = self.fallback_ops
@@ -95,7 +95,7 @@ def explain(
     """A callable that runs `fn` once with its arguments and returns an Explanation of its capture.
 
     Args:
-        fn: the function or module to compile; it is captured afresh.
+        fn: the function or module to compile; existing cache entries are not used.
         compile_graph: compiles each graph, as for `compile_callable`.
     """
 
@@ -112,7 +112,7 @@ def explain(
 
 
 def describe(session: Session, result: object = None) -> Explanation:
-    """The state of a compiled callable as an Explanation."""
+    """The state of a compiled callable as an Explanation, with the result of a call."""
     versions = [version for site in session.sites.values() for version in site.versions]
     graphs = [v.residual.gm for v in versions if v.residual.gm is not None]
     return Explanation(
@@ -131,7 +131,7 @@ def describe(session: Session, result: object = None) -> Explanation:
 
 
 def run_facts(title: str, frames: list[FrameFacts], sessions: Sequence[Session]) -> RunFacts:
-    """The facts of these frames for the page."""
+    """The facts of an HTML page about these frames, with the graph breaks of the sessions."""
     breaks = [*dict.fromkeys(break_facts(reason) for session in sessions for reason in [*session.breaks])]
     counts = {
         "graphs": sum(version.has_graph for frame in frames for version in frame.versions),
@@ -155,11 +155,13 @@ def _frames(sessions: Sequence[Session]) -> Iterator[FrameFacts]:
 
 
 class Watch:
-    """Collects everything that is compiled while it is open.
+    """Collects the sessions that compile while `watched` is open.
 
     Attributes:
-        sessions: kept alive, also where the program has dropped their callables.
-        forgotten: frames, and texts, of entries that the program had smelt forget (`smelt.reset()`).
+        sessions: the sessions, kept alive also after the program has dropped their callables.
+        forgotten: the frames of entries that `smelt.reset()` has removed.
+        texts: the texts of `explain` for these entries.
+        breaks: the graph breaks of these entries.
     """
 
     def __init__(self) -> None:
@@ -169,7 +171,7 @@ class Watch:
         self.breaks: list[BreakReason] = []
 
     def record(self, session: Session) -> None:
-        """A session was made, or is about to forget its entries."""
+        """Add a new session; for a known session, which is about to forget its entries, store their facts."""
         if session not in self.sessions:
             self.sessions.append(session)
         elif session.sites:
@@ -182,12 +184,12 @@ class Watch:
         return [*self.forgotten, *_frames(self.sessions)]
 
     def text(self) -> str:
-        """The text of `explain` for each compiled callable; empty where nothing was compiled."""
+        """The texts of `explain` for all compiled callables; empty if nothing was compiled."""
         texts = (_text(session) for session in self.sessions)
         return "\n\n".join(filter(None, [*self.texts, *texts]))
 
     def page(self, title: str) -> RunFacts:
-        """The facts of a page."""
+        """The facts of an HTML page about all frames."""
         run = run_facts(title, self.frames(), self.sessions)
         gone = (break_facts(reason) for reason in self.breaks)
         run.breaks = [*dict.fromkeys([*gone, *run.breaks])]
@@ -197,7 +199,7 @@ class Watch:
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """Watch what is compiled: its kernels are timed, and its facts are kept when it is dropped."""
+    """A context manager that collects all that is compiled in it, and times the kernels."""
     watch = Watch()
     record = watch.record
     watching.append(record)

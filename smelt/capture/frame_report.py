@@ -1,4 +1,4 @@
-"""Captured frames as plain facts for reports: sources of functions; graphs, guards and breaks by line."""
+"""Describes captured frames as plain data for reports: sources of functions; graphs, guards and breaks by line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from smelt.graph.ir.printer import operations
 from smelt.graph.ir.user_line import TORCH, lines_of, user_line
 
 CONTEXT_LINES = 3
-"""Number of lines shown before and after one whose function is not known."""
+"""Number of lines shown before and after a line whose function is not known."""
 
 
 def frame_facts(site: CompileSite, breaks: Iterable[BreakReason]) -> FrameFacts:
-    """All facts of a compile site.
+    """The facts of a compile site: its functions' sources, cache entries, recompilations and breaks.
 
     Args:
-        breaks: the breaks of the session, among them those of the frame's lines.
+        breaks: the breaks of the session; those in the functions of this site are selected.
     """
     code: CodeType = getattr(site.key, "code", site.key)
     begin = _location(At(code, getattr(site.key, "offset", 0)))
@@ -52,17 +52,17 @@ def frame_facts(site: CompileSite, breaks: Iterable[BreakReason]) -> FrameFacts:
 
 
 def has_facts(site: CompileSite) -> bool:
-    """Whether anything was compiled, refused or failed at the site."""
+    """Whether the site has a cache entry, or a capture of it was refused or failed."""
     return bool(site.versions or site.given_up or site.failed)
 
 
 def break_facts(reason: BreakReason) -> BreakFacts:
-    """A break as plain text, with its line."""
+    """The texts and the location of a break."""
     return BreakFacts(reason.title, reason.why, reason.hint, location_of(reason.at))
 
 
 def location_of(text: str) -> Location | None:
-    """`file:line`"""
+    """The location in the text `file:line`; None for another text."""
     file, _, line = text.rpartition(":")
     return Location(file, int(line)) if file and line.isdecimal() else None
 
@@ -103,7 +103,7 @@ def _seconds(report: Report) -> dict[str, float]:
 
 
 def _codes(own: CodeType, versions: Iterable[CacheEntry]) -> Iterable[CodeType]:
-    """The frame's code, then the other codes with lines in its graphs, in the order in which they come."""
+    """The frame's code, then the code objects of the other lines in its graphs and guards, in order of appearance."""
     found: dict[int, CodeType] = {id(own): own}
     for version in versions:
         gm = version.residual.gm
@@ -131,7 +131,7 @@ def _name_in_source(code: CodeType) -> str:
 
 
 def _around(location: Location) -> FunctionSource:
-    """The lines near a location."""
+    """The lines near a location, at most `CONTEXT_LINES` before and after it."""
     first = max(location.line - CONTEXT_LINES, 1)
     lines = [linecache.getline(location.file, number) for number in range(first, location.line + CONTEXT_LINES + 1)]
     while lines and not lines[-1]:

@@ -1,7 +1,7 @@
-"""The frame hook of this process, and the functions that answer it.
+"""Sets up the frame hook of this process and the functions that it calls.
 
-Sessions do, once something is compiled here; where only artefacts are loaded, their owners answer without the rest of
-capture.
+These are functions of `compiled` as soon as the process compiles. In a process that only loads artefacts, the hook
+calls the owners of the artefacts, without the rest of capture.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from smelt.capture.guards.calibrate import calibrate
 
 @functools.cache
 def prepare() -> None:
-    """Set up the hook with torch's memory layout and the files to ignore; owners of artefacts answer it."""
+    """Set up the hook with torch's memory layout and the files to ignore; until `answer`, it calls the present
+    owner.
+    """
     calibrate()
     native.skip_prefixes(policy.skipped_prefixes())
     native.quiet_prefixes(policy.quiet_prefixes())
@@ -25,7 +27,13 @@ def prepare() -> None:
 
 
 def answer(frame: native.FrameCallback, resumed: native.ResumeCallback, watched: Callable[[], None]) -> None:
-    """Let these functions answer the hook from here on."""
+    """Let the hook call these functions.
+
+    Args:
+        frame: called when a frame starts for which no entry fits.
+        resumed: called when a frame resumes after a graph break and no entry fits.
+        watched: called once if frames run uncompiled because a debugger or coverage tool follows the lines.
+    """
     prepare()
     native.set_callback(frame)
     native.set_resume_callback(resumed)

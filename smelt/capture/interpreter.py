@@ -60,25 +60,28 @@ _MAX_INLINE_DEPTH = 150  # maximum depth of inlined calls; each costs some ten f
 
 
 class Interpreter:
-    """One capture of one frame.
+    """One attempt to capture a frame.
 
-    Its state is in objects that are made with it, and that drop their references to the program's objects with it.
+    The state is divided into the objects below. `release` drops all their references to the program's objects.
 
     Attributes:
-        plan: what this attempt may do; values: what it does with values that may differ at the next call.
+        plan: the permissions of this attempt.
+        values: the treatment of values that may differ at the next call.
         sources: identity of an external object -> its source; the objects are kept alive.
-        reads: what was read of external objects, by identity and name.
-        python: what the program has made and set so far.
+        reads: (identity of an external object, name) -> the attribute or item that was read from it.
+        python: the objects that the program has made and the exceptions that it has raised so far.
         control: the data-dependent branches.
-        tensors: trace tensors, the fx graph and its inputs; `outermost`: those of the graph itself, while a function
-            under a transform is captured.
-        effects: deferred writes to external objects; `compared`, `observed`, `finalizers`: conditions that follow from
-            them.
-        prologue: what Python computes before the graph runs.
+        tensors: the trace tensors, the fx graph and its inputs; while a function under a transform is captured, those
+            of the function.
+        outermost: the trace tensors, fx graph and inputs of the frame itself.
+        effects: the deferred writes to external objects.
+        compared, observed, finalizers: conditions that follow from comparisons, reads and destructions of objects.
+        prologue: the operations that Python computes before the graph runs.
         ambient: the modes of the thread.
-        guards, sizes: the guards on the program's objects, and the symbols among their sizes.
-        step: index of the captured frame's instruction that runs.
-        work: counts actions that cannot be undone; a break before the first one of its instruction needs no restart.
+        guards: the guards on the program's objects.
+        sizes: the symbols among the sizes of the program's tensors.
+        step: index of the executed instruction of the captured frame, counted from the frame's start.
+        work: number of actions that cannot be undone; a break before the first one of its instruction needs no restart.
     """
 
     def __init__(
@@ -113,8 +116,7 @@ class Interpreter:
         self._kept: list[object] = []
 
     def release(self) -> None:
-        """Drop the references to the program's objects: the capture is over, and they die when the program drops
-        them."""
+        """Drop the references to the program's objects at the end of the capture, which must not keep them alive."""
         self.python.release(self.sources)
         self.sizes.owner.where = str  # sizes outlive the capture
         for each in (self._kept, self.sources, self.reads):
@@ -151,11 +153,11 @@ class Interpreter:
     # -- running ------------------------------------------------------------------------------------------------
 
     def run(self, frame: Frame) -> object:
-        """Interpret until the frame returns or yields; `frame.value` is what it gave.
+        """Interpret until the frame returns or yields; its value is then `frame.value`.
 
         Raises:
-            UserError: the frame did not catch an exception.
-            Break: something cannot be captured.
+            UserError: the frame raises an exception that it does not catch.
+            Break: an instruction cannot be captured.
         """
         instructions, control = frame.decoded.instructions, self.control
         frames = self.frames
@@ -189,11 +191,13 @@ class Interpreter:
             frames.pop()
 
     def run_root(self, frame: Frame, stop_at: int = -1) -> Break | None:
-        """Interpret the captured frame itself. None: it returned; a Break: `frame` is at the instruction that broke,
-        with variables and stack as before it.
+        """Interpret the captured frame itself.
+
+        Returns None if the frame has returned. Returns a Break if an instruction cannot be captured: `frame` is then at
+        this instruction, with the variables and the stack that it had before it.
 
         Raises:
-            Restart: the break was found behind its instruction; start over on a new interpreter with `stop_at`.
+            Restart: the break was found after its instruction; a new interpreter has to start over with `stop_at`.
             UserError: the frame raises.
         """
         instructions, control, steps = frame.decoded.instructions, self.control, 0
@@ -227,7 +231,7 @@ class Interpreter:
                 except Break as stop:
                     stop.at = stop.at or frame.at
                     made = breaks.with_causes(frame.handled) & raised.keys() - self.sources.keys()
-                    if made:  # let Python raise it: it needs its traceback and its context
+                    if made:  # eager has to raise the exception, which needs its traceback and context
                         stop.in_frame = False
                         raise Restart(min(raised[error] for error in made), stop) from None
                     if self.work != work:
@@ -238,13 +242,14 @@ class Interpreter:
             self.frames.pop()
 
     def close_generators(self, kept: Callable[[object], bool]) -> None:
-        """Close generators that the frame abandons inside of a `try`, where Python would when it drops them.
+        """Close generators that are suspended inside of a `try` and abandoned, as Python does when it drops them.
 
         Args:
-            kept: whether a generator outlives the frame, as a real one.
+            kept: whether a generator outlives the frame; residual code then makes it as a real generator.
 
         Raises:
-            Restart: one does not; it has to be a real generator, so capture stops where it is made.
+            Restart: a generator does not outlive the frame; it has to be a real generator, so capture stops where it is
+                made.
         """
         for generator in self.python.generators:
             if generator.must_close and not kept(generator):
@@ -273,12 +278,15 @@ class Interpreter:
         frame.pc = row.target
 
     def handled(self) -> BaseException | None:
-        """The exception that the program is handling, None outside of except clauses and for that of its caller."""
+        """The exception that an except clause of the captured frames handles; None outside of their except clauses."""
         return next((frame.handled[-1] for frame in reversed(self.frames) if frame.handled), None)
 
     def context(self) -> object:
-        """The context of an exception that is raised now: the one that the program handles, or its caller's, which is
-        passed unread."""
+        """The context of an exception raised at this point: the exception that the captured frames or else their caller
+        handle.
+
+        The caller's exception is returned as an unread value, without a guard.
+        """
         inside = self.handled()
         return self.reads.get((0, "sys.exception"), self.python.outer_error) if inside is None else inside
 
@@ -289,10 +297,10 @@ class Interpreter:
             self.reads[key] = self.external(self.python.outer_error, sources.HANDLED)
         return self.reads[key]
 
-    # -- reading what existed before --------------------------------------------------------------------------------
+    # -- reading external objects -----------------------------------------------------------------------------------
 
     def external(self, value: object, source: Source) -> Any:
-        """The handle of a value that was read through `source`, with the guards that reading it takes."""
+        """The handle of a value that was read through `source`; adds the guards that the read requires."""
         if value is NULL:
             self.guards.check(source, _MISSING, None)
             return value
@@ -315,7 +323,7 @@ class Interpreter:
         return value
 
     def externals(self) -> list[object]:
-        """All external objects, and what else the capture keeps alive."""
+        """All external objects, and other objects that the capture keeps alive."""
         return self._kept
 
     def source_of(self, value: object) -> Source | None:
@@ -388,14 +396,14 @@ class Interpreter:
     # -- operations by type -------------------------------------------------------------------------------------------
 
     def call(self, fn: object, args: Args, kwargs: Kwargs) -> Any:
-        """`fn(*args, **kwargs)`"""
+        """The result of `fn(*args, **kwargs)` under capture, by the type of `fn`."""
         out = call_in_prologue(self, fn, args, kwargs)
         if out is not NotImplemented:
             return out
         return CALL.find(type(fn))(self, fn, args, kwargs)
 
     def load_attr(self, obj: object, name: str) -> Any:
-        """`obj.name`"""
+        """The attribute `name` of `obj` under capture, by the type of `obj`."""
         refuse_fields(obj, name)
         return ATTR.find(type(obj))(self, obj, name)
 
@@ -421,29 +429,31 @@ class Interpreter:
         return out
 
     def type_of(self, value: Any) -> type:
-        """`type(value)` as the program sees it."""
+        """The class that `type(value)` gives in the program, which has no trace tensors or symbols."""
         kind = type(value)
         if kind is PrologueValue:
             return type(value.example)
         return self.tensors.type_of(value) if kind is TraceTensor else _NUMBERS.get(kind, kind)
 
     def reenter(self, run: Callable[[], object]) -> object:
-        """Run interpreted code that C code called back: exceptions pass through C as the program raised them."""
+        """Run interpreted code that C code calls back; exceptions pass through the C code as the program raised
+        them.
+        """
         return through_c(lambda: self.tensors.c_callbacks.pause(run))
 
     def attr_source(self, source: Source, name: str, in_dict: bool) -> Source:
-        """An attribute of a tensor object, from its dictionary or through C code."""
+        """The source of an object's attribute, which is read from its dictionary (`in_dict`) or by `getattr`."""
         return sources.instance_item(source, name) if in_dict else sources.attr(source, name)
 
 
 _MISSING = sources.native.MISSING
 _COMPUTING = frozenset(map(id, (sum, pow, divmod, math.prod)))
-"""Functions that compute with their numbers, also in lists."""
+"""Identities of functions that compute with numbers among their arguments, also with numbers in lists."""
 _NUMBERS: ClassTable[type] = by_class({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool})
 
 
 def _decimal_settings() -> str:
-    """The settings that decimal arithmetic depends on, without the context's flags, which it sets."""
+    """The settings on which decimal arithmetic depends, without the context's flags, which the arithmetic sets."""
     context: Any = sys.modules["decimal"].getcontext()  # imported only by programs that use it
     traps = [signal.__name__ for signal, raises in context.traps.items() if raises]
     return f"{context.prec} {context.rounding} {context.Emin} {context.Emax} {context.capitals} {context.clamp} {traps}"

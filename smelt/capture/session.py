@@ -1,7 +1,7 @@
 """One compiled callable: captures its frames, has their graphs compiled, installs guards and residual code.
 
-A frame that starts while such a callable runs, and for which no entry fits, comes here (`Session.frame`), and so does a
-point where a frame continues after a graph break (`Session.resumed`). The result is an entry of `_native`.
+The hook calls `Session.frame` when a frame for which no cache entry fits starts in the compiled callable, and
+`Session.resumed` when a frame resumes after a graph break and no entry fits. The result is an entry of `_native`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ from smelt.shapes.unbacked import DataDependent
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor], Report, Options], Callable[..., Any]]
 Begin = Callable[[Interpreter], Frame]
 WhenReturned = Callable[[], None] | None
-"""Called when the frame, run uncompiled, has returned."""
+"""A function to call when the frame, which runs uncompiled, has returned; None: nothing to call."""
 
 _REGISTERED = (
     builtin_functions,
@@ -124,14 +124,18 @@ _REGISTERED = (
 
 
 def _expect_progress(site: CompileSite, frame: Frame, begin: native.ResumePoint) -> None:
-    """Refuse to resume a frame at the instruction where it began, which needs the frame itself: that would not end."""
+    """Refuse to let the frame run an instruction if it began there: each resumption would begin at it anew.
+
+    Raises:
+        CannotRebuild: the frame began at the instruction, which only the frame itself can run.
+    """
     if frame.decoded.offsets[frame.decoded.begin_of(frame.pc)] == begin.offset:
         site.given_up = True
         raise CannotRebuild("what looks at its frame")
 
 
 def _parameters(key: native.SiteKey, code: CodeType) -> list[str]:
-    """Names for the parameters of a site's residual code: arguments, or all variables and the stack."""
+    """Names for the parameters of a site's residual code: the arguments; after a break, all variables and the stack."""
     names = slot_names(code)
     if isinstance(key, native.ResumePoint):
         return [*names, *(f"stack{i}" for i in range(key.depth))]
@@ -147,14 +151,14 @@ class Session(Diagnostics):
         self.sites: dict[int, CompileSite] = {}
         self.points: dict[tuple[int, int, int, tuple[int, ...]], native.ResumePoint] = {}
         self.handling: weakref.WeakKeyDictionary[native.ResumePoint, tuple[int, ...]] = weakref.WeakKeyDictionary()
-        self._interpreters: list[Interpreter] = []  # those of the present capture
+        self._interpreters: list[Interpreter] = []  # the interpreters of the present capture, one for each attempt
         self._lock = new_lock()
 
     # -- callbacks -----------------------------------------------------------------------------------------------
 
     def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, object]) -> WhenReturned:
-        """A function frame is about to start and no entry fits."""
-        skipped = policy.is_skipped(code, globals)  # the hook forgets its marks at a reset
+        """Capture a function's frame that is about to start and for which no entry fits."""
+        skipped = policy.is_skipped(code, globals)  # a reset has removed the mark of `native.skip`
         if skipped or code.co_flags & _NOT_CAPTURED or compiler_marks.disabled(function) is not None:
             native.skip(code)
             return None
@@ -164,7 +168,7 @@ class Session(Diagnostics):
     def resumed(
         self, point: native.ResumePoint, function: FunctionType | None, slots: Slots, globals: dict[str, object]
     ) -> WhenReturned:
-        """A frame is about to continue after a break and no entry fits."""
+        """Capture a frame that is about to resume after a graph break and for which no entry fits."""
         name = f"{point.code.co_qualname}+{point.offset}"
         read = Reader(slots, globals, function)
         return self._attempt(point, name, read, lambda vm: self._continue(vm, point, read))
@@ -178,7 +182,8 @@ class Session(Diagnostics):
         if interrupts_compilation() or operator_modes.entered() or self._refused_by_stance(site, read):
             return None
         if self.options.fullgraph and self.raised.get(threading.get_ident()):
-            # the whole frame failed to be one graph, which `static_forms` reports: no piece of it is compiled
+            # the frame could not be captured as one graph, which is an error (see `static_forms`): do not compile parts
+            # of it
             return None
         return preserving(self._attempt_alone, key, site, read, begin)
 
@@ -186,7 +191,8 @@ class Session(Diagnostics):
         before = len(site.versions)
         with self._lock:
             if len(site.versions) != before or site.given_up:
-                # another thread has compiled an entry meanwhile: try it first; or it has failed, and reported that
+                # another thread has compiled an entry, which the hook tries next, or has failed and reported the
+                # failure
                 return None
             return self._attempt_locked(key, site, read, begin)
 
@@ -201,7 +207,7 @@ class Session(Diagnostics):
             compiler_marks.quiet_wrappers()
             with no_collection(), outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks():
                 return self._capture(key, site, begin)
-        except Exception as error:  # an error beside the capture: in reporting, or in releasing objects
+        except Exception as error:  # an error outside of the capture itself: in reporting, or in releasing objects
             self._failed(site, error)
             return None
         finally:
@@ -222,7 +228,7 @@ class Session(Diagnostics):
         """Whether the stance of this thread forbids compiling now.
 
         Raises:
-            RecompileError: it demands an error.
+            RecompileError: the stance is "fail_on_recompile", and the frame may have tensor work.
         """
         stance = current_stance()
         if stance == "fail_on_recompile":
@@ -246,7 +252,7 @@ class Session(Diagnostics):
             while True:
                 try:
                     return self._capture_once(key, site, begin, plan)
-                except Restart as restart:  # residual code would need a value that is not known yet
+                except Restart as restart:  # for example, residual code would need a value that is not known yet
                     raise_heard()
                     before, plan, number = plan, self._weaker(plan, bare(restart)), number + 1
                     self.record_attempt(site, number, plan.difference_from(before))
@@ -256,9 +262,9 @@ class Session(Diagnostics):
         finally:
             for vm in self._interpreters:
                 plan = plan.avoiding(vm.control.refused, vm.control.pinned)
-                vm.prologue.restore()  # done already, unless that failed
+                vm.prologue.restore()  # has an effect only if the call after the attempt failed
                 vm.release()
-            if heard_from_handlers() is None:  # otherwise a signal handler may have interrupted the attempt
+            if heard_from_handlers() is None:  # otherwise an exception of a signal handler may have ended the attempt
                 site.plan = plan.lasting()
             forget_symbols()
             self._interpreters = outer
@@ -267,7 +273,8 @@ class Session(Diagnostics):
         """The plan of the next attempt after one that failed.
 
         Raises:
-            _EndlessError: the next attempt could fail in the same way.
+            _EndlessError: the plan is not weaker than that of the failed attempt, so the next attempt could fail in the
+                same way.
         """
         vm = self._interpreters[-1]
         weaker = restart.plan or plan.assuming("").stopping(restart.step, restart.stop)
@@ -281,11 +288,11 @@ class Session(Diagnostics):
             vm, frame, stop = self._interpret(site, begin, plan)
         except UserError as raised:
             raise_if_signalled(raised)
-            # eager raises it as well, with the user's own traceback; a code that keeps raising is not tried forever
+            # eager raises the exception with the user's traceback; a site that keeps raising is given up at the limit
             site.failed += 1
             site.given_up = site.failed >= self.options.recompile_limit and not self.options.fullgraph
             after_return = functools.partial(self.only_capture_raised, only_captured(site, raised))
-            # not an external one, of which the program has another in eager
+            # an exception object that the capture made is dropped: in eager, the program makes another one
             if self._interpreters[-1].source_of(raised.error) is None:
                 bare(raised.error)
             bare(raised)
@@ -297,7 +304,7 @@ class Session(Diagnostics):
         except Exception as error:
             self._failed(site, error)
             return None
-        raise_heard()  # drops a capture that went on although a signal handler raised
+        raise_heard()  # if a signal handler raised during the capture, the capture is dropped
         if stop is not None and _calls_hooks_alone(stop, vm, frame):
             site.given_up = True
             return None
@@ -312,10 +319,10 @@ class Session(Diagnostics):
         return None
 
     def _interpret(self, site: CompileSite, begin: Begin, plan: CapturePlan) -> tuple[Interpreter, Frame, Break | None]:
-        """Make one attempt.
+        """Interpret the frame in one attempt; returns the interpreter, the frame, and the break that ended it, if any.
 
         Raises:
-            Restart: it failed; the next plan also takes in what this attempt has learned of the program.
+            Restart: the attempt failed; the plan of the next one considers what this attempt has found in the program.
         """
         vm = self._interpreter(site, plan)
         try:
@@ -356,14 +363,14 @@ class Session(Diagnostics):
         return vm
 
     def _after(self, site: CompileSite, vm: Interpreter, plan: CapturePlan, error: BaseException) -> CapturePlan | None:
-        """The plan after an attempt that ended with `error`; None: no other plan would help."""
+        """The plan for the next attempt after one that ended with `error`; None if no other plan would help."""
         data_dependent = vm.sizes.owner.data_dependent
         if data_dependent is not None:
             # its context may be an error of torch, whose traceback refers to frames of the capture
             bare(data_dependent)
             if vm.prologue.inputs.needs(data_dependent.names):
                 return dataclasses.replace(plan, why=data_dependent.what)
-            if plan.reads_first:  # its value may be assumed instead
+            if plan.reads_first:  # a plan without it may assume the value that the program needs
                 return plan.assuming(data_dependent.what)
             return plan.stopping(data_dependent.step, break_for(data_dependent))
         if isinstance(error, Restart):
@@ -373,7 +380,7 @@ class Session(Diagnostics):
     def _without_symbols(
         self, site: CompileSite, vm: Interpreter, plan: CapturePlan, error: BaseException
     ) -> CapturePlan | None:
-        """The plan of another attempt with plain sizes; None: `error` cannot come from symbols.
+        """The plan for another attempt without symbolic sizes; None if `error` cannot come from symbols.
 
         Raises:
             SpecializationError: the program needs one value of a size that is marked dynamic.
@@ -387,7 +394,11 @@ class Session(Diagnostics):
         return plan.without("symbols", why)
 
     def _reason_of(self, stop: Break | None) -> BreakReason | None:
-        """The reason for which a graph ends; an error under `fullgraph`."""
+        """The reason for which a graph ends; None if the frame has returned.
+
+        Raises:
+            Unsupported: the graph ends early, under `fullgraph`.
+        """
         reason = None if stop is None else BreakReason.of(stop)
         if reason is not None and self.options.fullgraph:
             raise reason.error()
@@ -416,17 +427,21 @@ class Session(Diagnostics):
         self._install(key, site, vm, residual, reason)
 
     def draw_as_eager(self) -> None:
-        """Let later graphs draw the random numbers that eager would."""
+        """Let graphs that are compiled from this point on draw the same random numbers as eager."""
         if not self.options.eager_rng:
             self.options = dataclasses.replace(self.options, eager_rng=True)
 
     def _is_idle(self, key: native.SiteKey, site: CompileSite) -> bool:
-        """Whether a frame returns without tensor work: it is not worth guards, and a code that keeps doing so is
-        skipped."""
+        """Whether to install no entry for a frame that returns without tensor work, since guards would cost more than
+        they save.
+
+        After `_MAX_IDLE_FRAMES` such frames, the hook skips the code.
+        """
         if site.versions or isinstance(key, native.ResumePoint):
             return False
         if self.options.fullgraph:
-            # otherwise the hook would compile the frames that it calls, which the capture went through already
+            # without an entry, the hook would compile the functions that the frame calls, which this capture has
+            # inlined
             return False
         site.idle += 1
         if site.idle >= _MAX_IDLE_FRAMES:
@@ -459,7 +474,7 @@ class Session(Diagnostics):
         started = time.perf_counter()
         assert residual.gm is not None
         reads = vm.tensors.reads.found or vm.prologue.inputs.numbers
-        # pieces are compiled when the capture can no longer restart
+        # the pieces of a cut graph are compiled after the capture, when it can no longer restart
         if reads and in_pieces(residual.gm.graph, self.options.backend):
             self._without_reads(vm, Unsupported("numbers that tensors tell, in a graph that is cut"))
         try:
@@ -493,21 +508,22 @@ class Session(Diagnostics):
             self._compiling = time.perf_counter() - started
 
     def _otherwise(self, vm: Interpreter, graph: fx.Graph, error: Exception) -> None:
-        """Restart the capture where a graph is known that the backend accepts.
+        """Restart the capture if another graph is known that the backend may accept.
 
         Raises:
-            Restart: the frame is captured without functions whose backward writes to tensors that others use; or see
-                `_without_reads`.
+            Restart: the next attempt has no nodes for functions whose backward writes to tensors that others use; or
+                see `_without_reads`.
         """
         if isinstance(error, WritingBackward) and (found := exclude_writing(graph, error.classes)):
             raise Restart(-1, None, vm.plan.without_functions(found, error.what)) from None
         self._without_reads(vm, error)
 
     def _without_reads(self, vm: Interpreter, error: Exception) -> None:
-        """End the graph where it reads numbers from tensors that the backend cannot handle: Python reads them.
+        """End the graph before it reads numbers from tensors, if the backend cannot handle them; Python then reads
+        them.
 
         Raises:
-            Restart: to end the graph where such a number is read.
+            Restart: the next attempt ends the graph where such a number is read.
         """
         if isinstance(error, DataDependent) and vm.prologue.inputs.needs(error.names):
             raise Restart(-1, None) from None
@@ -526,7 +542,7 @@ class Session(Diagnostics):
         """Handle an error of capture or of compilation: nothing of the frame has run yet, so it runs in eager.
 
         Raises:
-            SmeltError: the program asked for the impossible: an option, a size marked dynamic.
+            SmeltError: the program caused the error, for example by an invalid option or a size marked dynamic.
             Exception: the error itself, in strict mode or with `fullgraph`.
         """
         raise_if_signalled(error)
@@ -540,7 +556,9 @@ class Session(Diagnostics):
             self._broken(site, error)
 
     def failed_later(self, site: CompileSite, error: Exception) -> None:
-        """Handle an error of residual code before its effects are visible: the frame runs in eager, now and later.
+        """Handle an error of residual code that occurs before its effects are visible: remove the site's entries.
+
+        The frame then runs in eager, and later frames of the site as well.
 
         Raises:
             Exception: the error itself, in strict mode or with `fullgraph`.
@@ -551,7 +569,7 @@ class Session(Diagnostics):
         self._failed(site, error)
 
     def _out_of_memory(self, site: CompileSite, error: Exception) -> None:
-        """Return unused memory to the system, so that another call may find enough."""
+        """Handle a lack of memory: return unused memory to the system, and report that the frame runs in eager."""
         let_go(error)
         give_back()
         site.failed += 1
@@ -562,7 +580,7 @@ class Session(Diagnostics):
         self.report_eager(reason)
 
     def _broken(self, site: CompileSite, error: Exception) -> None:
-        """A bug of capture itself."""
+        """Handle a bug of capture: save a report, warn, and let the site run in eager."""
         report = Report.for_graph(site.name.replace("<", "").replace(">", ""))
         what = f"capturing {site.name} failed: {type(error).__name__}: {error}"
         self.fall_back(site, CompileError(what, why=saved_report(report, error)))
@@ -570,17 +588,18 @@ class Session(Diagnostics):
     # -- entry points -------------------------------------------------------------------------------------------------
 
     def point(self, code: CodeType, offset: int, depth: int, handled: tuple[int, ...]) -> native.ResumePoint:
-        """The resume point of an instruction, made once.
+        """The resume point of an instruction, which is made at the first request.
 
         Args:
-            handled: for each except clause around the instruction, the stack index of the exception handled before it.
+            handled: for each except clause around the instruction, outermost first, the stack index of the exception
+                that was handled before the clause.
         """
         key = (id(code), offset, depth, handled)
         point = self.points.get(key)
         if point is None:
             point = native.ResumePoint(code, offset, depth)
             self.handling[point] = handled
-            self.points[key] = point  # another thread's `reset` may remove it at once
+            self.points[key] = point  # read only above, since `reset` in another thread may remove it
         return point
 
     def _start(self, vm: Interpreter, code: CodeType, function: FunctionType, read: Reader) -> Frame:
@@ -599,10 +618,10 @@ class Session(Diagnostics):
         vm.root_globals(read.globals)
         vm.guards.state(read.state)
         vm.ambient.begin(read.inference, read.gradients)
-        if torch_c.torch_function_modes():  # the ambient state only counts them; one of them may set the default device
+        if torch_c.torch_function_modes():  # guards only count the modes, one of which may set the default device
             vm.guards.flag(operator_modes.only_devices, (), True)
             vm.guards.flag(torch.get_default_device, (), torch.get_default_device())
-        if self.options.templates:  # generated products of matrices follow the switch, as the library does
+        if self.options.templates:  # generated matrix products depend on the switch for TF32, as the library's do
             vm.guards.flag(products_round_to_tf32, (), products_round_to_tf32())
 
     def _continue(self, vm: Interpreter, point: native.ResumePoint, read: Reader) -> Frame:
@@ -621,7 +640,11 @@ class Session(Diagnostics):
         return frame
 
     def _handle(self, vm: Interpreter, frame: Frame, positions: tuple[int, ...]) -> None:
-        """Set the exceptions that a frame which continues in an except clause is handling."""
+        """Set the exceptions that a frame handles if it resumes in except clauses.
+
+        Args:
+            positions: the stack indices of the exceptions that were handled before each of these clauses.
+        """
         if positions:
             frame.handled_at = [*positions]
             frame.handled = [frame.stack[at] for at in positions[1:]]
@@ -629,14 +652,16 @@ class Session(Diagnostics):
             vm.reads[0, "sys.exception"] = frame.stack[positions[0]]
 
     def _slot_value(self, vm: Interpreter, value: object, source: sources.Source, variable: bool) -> Any:
-        """The value of a slot or stack element of a frame that continues; it is read when the program reads it."""
+        """The value of a variable or stack element of a frame that resumes, which is guarded only if the program reads
+        it.
+        """
         if value is native.NULL and not variable:  # NULL elements of the stack are the same at each call
             return value
         return vm.external(value, source) if type(value) is CellType else Unread(value, source)
 
 
 def _failed_later(session: weakref.ref[Session], site: weakref.ref[CompileSite], error: Exception) -> None:
-    """The callback of residual code; it keeps neither session nor site alive."""
+    """The callback with which residual code reports an internal error; it keeps neither session nor site alive."""
     owner, where = session(), site()
     if owner is None or where is None:
         raise error
@@ -654,13 +679,15 @@ class _EndlessError(Exception):
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _MAX_IDLE_FRAMES = 4
 _MAX_SCHEDULE_ENTRIES = 2
-"""Maximum number of entries of a site for the branches of a learning-rate schedule."""
+"""Maximum number of cache entries of a site that may depend on a branch of a learning-rate schedule."""
 
 
 def _calls_hooks_alone(stop: Break, vm: Interpreter, frame: Frame) -> bool:
-    """Whether the frame is a module's own `__call__` that computes nothing before hooks which no graph can hold.
+    """Whether the frame is a module's own `__call__` that reaches, without tensor work, hooks that graphs cannot
+    contain.
 
-    It runs as Python then, like `nn.Module.__call__` of other modules: hooks around `forward`, whose frame is captured.
+    Such a frame runs in Python, like `nn.Module.__call__` itself: it calls the hooks and `forward`, whose frame is
+    captured.
     """
     if not stop.of_hook or frame.code.co_name != "__call__" or not vm.outermost.is_empty:
         return False

@@ -1,4 +1,4 @@
-"""How compiled callables behave when called: compile new cases, refuse to, or run in eager. A state of the thread."""
+"""The stance of a thread: whether its calls of compiled callables may compile, must not, or run in eager."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def _take(name: str) -> None:
 
 
 class stance:
-    """Change what calls of compiled functions do in this thread, from now on, for a `with` block or in a function.
+    """Set the stance of calls of compiled functions in this thread: permanently, in a `with` block or in a function.
 
-        smelt.stance("fail_on_recompile")          # until the next one
-        with smelt.stance("force_eager"): ...      # and back
+        smelt.stance("fail_on_recompile")          # until another stance is set
+        with smelt.stance("force_eager"): ...      # in the block
 
         @smelt.stance("force_eager")               # while this function runs
         def evaluate(model): ...
@@ -51,7 +51,7 @@ class stance:
             that fit and runs the rest in eager.
 
     Raises:
-        OptionError: no such stance.
+        OptionError: no stance has this name.
     """
 
     def __init__(self, name: str) -> None:
@@ -61,7 +61,7 @@ class stance:
         _take(name)
 
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
-        """As a decorator: the stance holds only while the function runs."""
+        """Use as a decorator: the stance is set only while the decorated function runs."""
         _take(self._before)
         name = self.name
 
@@ -85,5 +85,5 @@ class stance:
 
 @special(stance, stance.__enter__, stance.__exit__)
 def _not_captured(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """The meaning of `stance` under capture."""
+    """A change of the stance in captured code is a graph break."""
     raise Break("the stance is changed", "it decides what is compiled", "change it outside of the compiled function")

@@ -1,1 +1,1 @@
-"""The Python source that replaces the frame: runs the graph, repeats effects, returns or resumes."""
+"""Residual code: the Python source that replaces the frame. It runs the graph, repeats effects, returns or resumes."""

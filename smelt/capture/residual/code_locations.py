@@ -22,11 +22,13 @@ class Instruction(Protocol):
 
 @functools.cache
 def called_at(filename: str, name: str, line: int) -> Callable[..., object]:
-    """A function that calls another one, which sees as its caller this line of the user's function."""
+    """A function `call(fn, *args, **kwargs)` that calls `fn`, for which the caller is this line of the user's
+    function.
+    """
     code = _call.__code__
-    # the call is one line below the first
+    # the call in `_call` is one line below its first line
     code = code.replace(co_filename=filename, co_name=name, co_qualname=name, co_firstlineno=line - 1)
-    native.quiet(code)  # the frame is none of the program's
+    native.quiet(code)  # the hook ignores the frame, which does not belong to the program
     return FunctionType(code, {}, name)
 
 
@@ -38,7 +40,7 @@ Position = tuple[int | None, int | None, int | None, int | None]
 
 
 def with_location(code: CodeType, at: Instruction) -> CodeType:
-    """Replacement code that tracebacks, debuggers and coverage show as the user's line.
+    """The replacement code with a location table by which tracebacks, debuggers and coverage show the user's line.
 
     The table gives all instructions one location (format: CPython Objects/locations.md, the long form).
     """
@@ -72,7 +74,7 @@ def position(code: CodeType, offset: int) -> Position:
 
 
 def _varint(value: int) -> bytes:
-    """Variable-length integer: six bits a byte, low ones first; all but the last byte have bit 6 set."""
+    """Encode a variable-length integer: six bits per byte, lowest bits first; all bytes but the last have bit 6 set."""
     out = bytearray()
     while value > 63:
         out.append(value & 63 | 64)

@@ -1,4 +1,4 @@
-"""Errors of compiled code, raised as in eager: the same error, with the user's lines in its traceback."""
+"""Raises errors of compiled code as in eager: the same error, with the user's lines in its traceback."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ from smelt.graph.nodes.modes import regions_left
 
 
 def _is_expected(error: Exception) -> bool:
-    """Whether eager may raise this error as well: not errors of the debug mode, nor that memory ran out."""
+    """Whether eager may raise this error as well; False for errors of the debug mode and for lack of memory."""
     return isinstance(error, (IndexError, RuntimeError)) and not isinstance(error, (torch.OutOfMemoryError, SmeltError))
 
 
 def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]) -> NoReturn:
     """Raise the error that eager raises for these inputs, at the line of the operation that fails.
 
-    A compiled graph only knows that something went wrong (an index that is out of range). So its operations are
-    repeated, one by one, in eager and on copies of the tensors that they may write to. Where that is not possible, or
-    none fails, the original error is raised.
+    A compiled graph does not report which operation failed. Therefore the graph's operations are repeated one by one in
+    eager, on copies of the input tensors. If that is not possible, or no operation fails, the original error is raised.
     """
     lost = context_is_lost(error)
     # other errors come from hooks, or from a lack of memory
@@ -49,19 +48,20 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]
     chain = list(_locations(node))
     if not chain:
         raise error
-    trace = native.quiet_call(_traceback, same, chain)  # its frames look like the user's, but must not be captured
+    trace = native.quiet_call(_traceback, same, chain)  # its frames have the user's lines, but must not be captured
     raise same.with_traceback(trace)
 
 
 def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]) -> None:
     """Require that eager fails on these inputs as well, so that the captured frame may run in eager from its start.
 
-    Only then do the frame's own `except` clauses, and its effects before the failing operation, behave as in eager.
+    Otherwise the frame's own `except` clauses, and its effects before the failing operation, would not behave as in
+    eager.
 
     Raises:
         Exception: the error itself, when only the compiled graph fails.
     """
-    if context_is_lost(error):  # every use of the GPU fails in eager, too, where the frame's `except` clauses see it
+    if context_is_lost(error):  # in eager, each use of the GPU fails as well, and the `except` clauses catch that
         mark_unreported()
         return
     if not _is_expected(error) or _any_freed(inputs):
@@ -71,7 +71,7 @@ def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[object
 
 
 def expect_lost(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]) -> None:
-    """Require that the GPU's context is lost, so that the frame may run in eager though the graph writes to its inputs.
+    """Require that the GPU's context is lost: then the frame may run in eager although the graph writes to its inputs.
 
     Raises:
         Exception: another error, as `explain_error` raises it.
@@ -82,7 +82,7 @@ def expect_lost(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]) 
 
 
 def repeatable(gm: fx.GraphModule) -> bool:
-    """Whether a graph consists of PyTorch's own operations only; others might have side effects."""
+    """Whether a graph consists only of PyTorch's own operations; other operations might have side effects."""
     for node in gm.graph.nodes:
         target: Any = node.target
         if isinstance(target, EagerBoundary):
@@ -95,7 +95,7 @@ def repeatable(gm: fx.GraphModule) -> bool:
 
 
 def _any_freed(inputs: Sequence[object]) -> bool:
-    """Whether the memory of a tensor was freed, or is smaller than its elements: eager would read beyond it."""
+    """Whether the memory of an input tensor was freed, or is too small for its elements: eager would read beyond it."""
     for tensor in inputs:
         if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or not tensor.numel():
             continue
@@ -120,7 +120,9 @@ def _first_failing(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[fx.Nod
 
 
 def _copy(value: torch.Tensor, gradients: bool) -> torch.Tensor:
-    """A copy of a tensor; where the graph computes gradients, a leaf if `value` is one, else a result of a leaf."""
+    """A copy of a tensor. If the graph computes gradients, the copy is a leaf if `value` is one, else a result of a
+    leaf.
+    """
     copy = value.detach().clone()
     if not gradients or not value.requires_grad:
         return copy
@@ -129,7 +131,7 @@ def _copy(value: torch.Tensor, gradients: bool) -> torch.Tensor:
 
 
 class _NodeTracker(fx.Interpreter):
-    """Remembers the node that runs, and does not add to errors' texts."""
+    """An fx interpreter that records the node that runs, and adds nothing to the texts of errors."""
 
     node: fx.Node | None = None
 

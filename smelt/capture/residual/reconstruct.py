@@ -60,24 +60,24 @@ BOUND_C_CLASSES = (types.BuiltinFunctionType, types.MethodWrapperType)
 """Types of C callables that may be bound to an object of the frame."""
 
 NAMESPACE_NAMES = frozenset({"graph", "profiler", "shown", "Error", "explain_error", "expect_failure", "expect_lost"})
-"""Names that `Residual.namespace` adds to the constants."""
+"""Names in the namespace `_c` that `Residual.namespace` adds to the constants."""
 
 
 class Rebuild:
-    """Collects the lines that make values; every object is made once, so shared references stay shared.
+    """Writes the lines that make values; each object is made once, so shared references stay shared.
 
     Args:
         vm: the finished capture.
-        lines: the list that gets the statements.
-        constants: the names and values of `_c`.
-        fetched: requests a source from the guards; returns its expression.
+        lines: the list to which the statements are appended.
+        constants: the names and values of the constants in `_c`.
+        fetched: requests a source from the guards; returns the expression of its value.
 
     Attributes:
-        late: statements for after the side effects: an iterator cannot be set beyond the end of its list.
-        numbers: variables for numbers that are read from results, by expression. They are read right after the graph,
-            where its kernels' errors surface, before any side effect.
-        helped: functions of smelt, written in Python, make some of the values.
-        acts: making the values has side effects.
+        late: statements that run after the side effects: an iterator cannot be set beyond the end of its list.
+        numbers: variables for numbers that are read from results, by expression. They are read directly after the
+            graph, where errors of its kernels surface, before all side effects.
+        helped: whether Python functions of smelt make some of the values.
+        acts: whether making the values has side effects.
     """
 
     helped = acts = False
@@ -96,12 +96,14 @@ class Rebuild:
         self._count = 0
 
     def release(self) -> None:
-        """Drop references to the program's objects: everything is written."""
+        """Drop references to the program's objects, after the whole residual is written."""
         self._alive.clear()
         self.outputs.clear()
 
     def constant(self, value: object, hint: str = "") -> str:
-        """`_c.name` for a value that the residual keeps."""
+        """The expression for a value that is the same at each call: `_c.name` for a constant that the residual keeps
+        alive.
+        """
         known = self._names.get(id(value)) or self._made.get(id(value))
         if known is not None:
             return known
@@ -128,7 +130,7 @@ class Rebuild:
         return arguments(map(self, args), [(name, self(value)) for name, value in kwargs.items()])
 
     def assign(self, value: object, expression: str) -> str:
-        """Assign an expression to a variable, which is the expression for `value` from here on."""
+        """Assign an expression to a new variable, whose name is then the expression for `value`; returns the name."""
         name = self._made[id(value)] = f"_t{self._count}"
         self._alive.append(value)  # identities are keys
         self._count += 1
@@ -136,22 +138,22 @@ class Rebuild:
         return name
 
     def variables(self) -> list[str]:
-        """All variables of the residual that hold values."""
+        """The names of all variables to which `assign` has assigned values."""
         return [f"_t{number}" for number in range(self._count)]
 
     def makes(self, value: object) -> bool:
-        """Whether residual code makes this object."""
+        """Whether the residual already has an expression that makes this object."""
         return id(value) in self._made
 
     def makes_objects(self) -> bool:
-        """Whether residual code makes objects of the program's classes, whose end may be observed."""
+        """Whether residual code makes objects of the program's classes, whose destruction may be observable."""
         return any(type(value).__flags__ & HEAP for value in self._alive)
 
     def __call__(self, value: object) -> str:
         """The expression for a value.
 
         Raises:
-            CannotRebuild: there is none.
+            CannotRebuild: the value has no expression.
         """
         kind = type(value)
         if kind in LITERALS:
@@ -173,7 +175,7 @@ class Rebuild:
         source = self.vm.effects.source_behind(value)
         if source is not None:
             return self.fetched(source)
-        if kind in SYMBOLIC_CLASSES:  # read now: a later statement may reshape the tensor from which it is read
+        if kind in SYMBOLIC_CLASSES:  # read at once: a later statement may reshape the tensor from which it is read
             return self.assign(value, self._symbolic(value, kind))
         if type(value) is torch.Size and has_symint(tuple(value)):
             return self.assign(value, f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])")
@@ -182,7 +184,7 @@ class Rebuild:
         return self._object(value, kind)
 
     def _plain(self, value: object, kind: type) -> str:
-        """The expression for a constant; a NaN from outside is the very object of the call."""
+        """The expression for a constant; a NaN from outside is fetched, since its identity matters."""
         source = self.vm.compared.nan_source(value) if is_nan(value) else None
         if source is not None:
             return self.fetched(source)
@@ -224,7 +226,7 @@ class Rebuild:
         return name
 
     def _answer(self, asked: object) -> str:
-        """The result of a comparison of numbers, one of which is read from a tensor of the graph."""
+        """The expression for the result of a comparison of numbers; some are read from tensors of the graph."""
         if not isinstance(asked, SymbolicPredicate):
             return repr(asked)
         if asked.fact is None:  # a combination of comparisons
@@ -236,7 +238,7 @@ class Rebuild:
         return f"({left} {asked.fact.sign} {right})"
 
     def _number(self, number: object) -> str:
-        """A number that is read from a tensor of the graph, or from the prologue."""
+        """The expression for a number that is read from a tensor of the graph, or that the prologue computes."""
         prologue_value = self.vm.prologue.inputs.named(number)
         if prologue_value is not None:
             return self(prologue_value)
@@ -264,7 +266,7 @@ class Rebuild:
             expression = how(self, value)
             return self._made.get(id(value)) or self.assign(value, expression)
         except RecursionError:
-            if not outermost or is_deep():  # the program's own deep stack is another error
+            if not outermost or is_deep():  # a deep stack of the program itself is another error
                 raise
             raise CannotRebuild(
                 f"a {kind.__name__} of objects within objects, more than the stack has room for,"
@@ -275,7 +277,7 @@ class Rebuild:
 
 @REBUILD(types.MappingProxyType)
 def rebuild_class_dict(r: Rebuild, view: types.MappingProxyType[str, object]) -> str:
-    """The `__dict__` of a class, read from the class."""
+    """The expression for the `__dict__` of a class, read from the class."""
     for known in r.vm.effects.class_dicts.values():
         if any(each is view for each in known.views):
             return f"{r.constant(known.cls, known.cls.__name__)}.__dict__"
@@ -295,11 +297,11 @@ def rebuild_unknown_text(r: Rebuild, value: UnknownText) -> str:
 
 @REBUILD(PhiValue)
 def rebuild_phi_value(r: Rebuild, value: PhiValue) -> str:
-    """A phi value: a conditional expression on the condition, which the graph gives."""
+    """The expression for a phi value: a conditional expression on the condition, which the graph computes."""
     true, false = ((value.given if type(arm) is TraceTensor else arm) for arm in (value.true, value.false))
     if not all(map(_can_be_one_of_two, (true, false))):
         value.read()
-    if true is NULL or false is NULL:  # whatever contains the value then omits it
+    if true is NULL or false is NULL:  # the code for the container of the value deletes the item if it is absent
         return r(true if false is NULL else false)
     return f"({r(true)} if {r(value.condition)} else {r(false)})"
 
@@ -309,7 +311,7 @@ def _can_be_one_of_two(arm: object) -> bool:
 
 
 def _leave_out(r: Rebuild, holder: str, key: str, value: object) -> None:
-    """Delete an item that exists after only one arm of a branch, on the condition."""
+    """Write code that deletes an item after the arm of a branch in which the item does not exist."""
     if type(value) is PhiValue and value.optional:
         test = f"not {r(value.condition)}" if value.false is NULL else r(value.condition)
         r.lines += [f"if {test}:", f"    del {holder}[{key}]"]
@@ -317,7 +319,7 @@ def _leave_out(r: Rebuild, holder: str, key: str, value: object) -> None:
 
 @REBUILD(tuple)
 def rebuild_tuple(r: Rebuild, value: tuple[object, ...]) -> str:
-    """Tuples, named tuples and torch's structured results."""
+    """The expression for a tuple, a named tuple or a structured result of torch."""
     items = ", ".join(map(r, tuple.__iter__(value))) + ("," if tuple.__len__(value) == 1 else "")
     kind = type(value)
     if kind is tuple:
@@ -334,7 +336,7 @@ def _structseq(kind: type) -> bool:
 
 @REBUILD(list)
 def rebuild_list(r: Rebuild, value: list[object]) -> str:
-    """Lists, and subclasses with their attributes."""
+    """The expression for a list, or for an instance of a subclass with its attributes."""
     items = f"[{', '.join(map(r, list.__iter__(value)))}]"
     kind = type(value)
     if kind is list or kind is ModuleSlice:
@@ -344,7 +346,7 @@ def rebuild_list(r: Rebuild, value: list[object]) -> str:
 
 @REBUILD(set, frozenset)
 def rebuild_set(r: Rebuild, value: set[object] | frozenset[object]) -> str:
-    """Sets."""
+    """The expression for a set or frozenset."""
     kind, members = type(value), set_items(value)
     _refuse_hashed(r, members)
     items = f"[{', '.join(map(r, members))}]"
@@ -358,7 +360,7 @@ def rebuild_set(r: Rebuild, value: set[object] | frozenset[object]) -> str:
 
 @REBUILD(collections.deque)
 def rebuild_deque(r: Rebuild, value: collections.deque[object]) -> str:
-    """`collections.deque`, and subclasses with their attributes"""
+    """The expression for a `collections.deque`, or for an instance of a subclass with its attributes."""
     kind, base = type(value), collections.deque
     items = f"[{', '.join(map(r, base.__iter__(value)))}], {base.maxlen.__get__(value)!r}"
     if kind is base:
@@ -368,7 +370,7 @@ def rebuild_deque(r: Rebuild, value: collections.deque[object]) -> str:
 
 @REBUILD(int, float, complex, str, bytes)
 def rebuild_plain(r: Rebuild, value: int | float | complex | str | bytes) -> str:
-    """Objects of subclasses of numbers and strings."""
+    """The expression for an instance of a subclass of a number type, str or bytes."""
     kind = type(value)
     base = next(each for each in kind.__mro__ if each in PLAIN_SHOWN)
     new, plain = r.constant(base.__new__, f"{base.__name__}_new"), r(PLAIN_SHOWN[base](value))
@@ -377,7 +379,9 @@ def rebuild_plain(r: Rebuild, value: int | float | complex | str | bytes) -> str
 
 @REBUILD(dict)
 def rebuild_dict(r: Rebuild, value: dict[object, object]) -> str:
-    """Dicts, OrderedDict, defaultdict, and subclasses such as the outputs of transformers."""
+    """The expression for a dict, an OrderedDict, a defaultdict, or an instance of a subclass such as outputs of
+    transformers.
+    """
     kind = type(value)
     _refuse_hashed(r, dict.keys(value))
     pairs = "{" + ", ".join(f"{r(k)}: {r(v)}" for k, v in items_of(value)) + "}"
@@ -398,7 +402,7 @@ def rebuild_dict(r: Rebuild, value: dict[object, object]) -> str:
 
 
 def _refuse_hashed(r: Rebuild, keys: Iterable[object]) -> None:
-    """Refuse keys that the program's code hashes, beside pending writes: values are made before the writes."""
+    """Refuse keys that the program's code hashes if writes are pending: values are made before the writes."""
     if any(map(hashes, keys)) and r.vm.effects.pending():
         raise CannotRebuild("a container of objects that the program hashes, beside writes,")
 
@@ -414,14 +418,14 @@ def _subclass(
 
 
 def _with_attributes(r: Rebuild, value: object, made: str) -> str:
-    """An object that one expression makes, and statements that set its attributes."""
+    """Assign the expression `made` for an object to a variable, and write statements that set its attributes."""
     name = r.assign(value, made)
     _attributes(r, value, name)
     return name
 
 
 def _attributes(r: Rebuild, value: object, name: str) -> None:
-    """Set the contents of the instance's dictionary and slots."""
+    """Write statements that set the contents of an instance's dictionary and slots."""
     attributes = own_dict(value)
     if attributes:
         pairs = ", ".join(f"{r(key)}: {r(item)}" for key, item in attributes.items())
@@ -443,13 +447,13 @@ def _attributes(r: Rebuild, value: object, name: str) -> None:
 
 @REBUILD(slice)
 def rebuild_slice(r: Rebuild, value: slice) -> str:
-    """slice objects"""
+    """The expression for a slice object."""
     return f"{r.constant(slice, 'slice')}({r(value.start)}, {r(value.stop)}, {r(value.step)})"
 
 
 @REBUILD(types.MethodType)
 def rebuild_method(r: Rebuild, value: types.MethodType) -> str:
-    """Bound methods, including those that stand for a bound method written in C, whose descriptor is not known."""
+    """The expression for a bound method, including one that represents a bound C method with an unknown descriptor."""
     if type(value.__func__) in C_METHODS:
         return f"{r(value.__func__)}.__get__({r(value.__self__)})"
     return f"{r.constant(types.MethodType, 'MethodType')}({r(value.__func__)}, {r(value.__self__)})"
@@ -457,13 +461,13 @@ def rebuild_method(r: Rebuild, value: types.MethodType) -> str:
 
 @REBUILD(PrologueMethod)
 def rebuild_prologue_method(r: Rebuild, value: PrologueMethod) -> str:
-    """Bound methods of prologue values, such as arrays."""
+    """The expression for a bound method of a prologue value, such as an array."""
     return r.attribute(r(value.owner), value.name)
 
 
 @REBUILD(*BOUND_C_CLASSES)
 def rebuild_builtin(r: Rebuild, value: BoundMethodOfC) -> str:
-    """Bound methods written in C."""
+    """The expression for a bound method written in C."""
     owner = value.__self__
     if isinstance(owner, type) and id(owner) in r.vm.python.made_classes:
         for base in owner.__mro__:
@@ -478,7 +482,7 @@ def rebuild_builtin(r: Rebuild, value: BoundMethodOfC) -> str:
 
 @REBUILD(types.CellType)
 def rebuild_cell(r: Rebuild, value: types.CellType) -> str:
-    """Closure cells made in the frame. A cell is made before its contents, which may refer back to it."""
+    """The expression for a closure cell of the frame. The cell is made before its contents, which may refer to it."""
     name = r.assign(value, f"{r.constant(types.CellType, 'Cell')}()")
     try:
         value_in_cell = value.cell_contents
@@ -490,7 +494,7 @@ def rebuild_cell(r: Rebuild, value: types.CellType) -> str:
 
 @REBUILD(types.FunctionType)
 def rebuild_function(r: Rebuild, value: types.FunctionType) -> str:
-    """Functions defined in the frame."""
+    """The expression for a function that the frame has defined."""
     closure = "None"
     if value.__closure__:
         closure = "(" + ", ".join(map(r, value.__closure__)) + ",)"
@@ -513,9 +517,7 @@ def rebuild_function(r: Rebuild, value: types.FunctionType) -> str:
 
 @REBUILD(property, staticmethod, classmethod, functools._lru_cache_wrapper)
 def rebuild_wrapper(r: Rebuild, value: object) -> str:
-    """Objects that contain a function: constants of classes from outside; those that the frame made are made in the
-    same way.
-    """
+    """The expression for a property or wrapper object: a constant, or made by the same call if the frame made it."""
     if id(value) not in r.vm.python.remade:
         return r.constant(value, type(value).__name__)
     name = r.constant(value)
@@ -525,7 +527,7 @@ def rebuild_wrapper(r: Rebuild, value: object) -> str:
 
 @REBUILD(TracedGenerator)
 def rebuild_generator(r: Rebuild, value: TracedGenerator) -> str:
-    """A generator that is suspended in its body, or has not started."""
+    """The expression for a generator that is exhausted, suspended in its body, or not started."""
     frame = value.frame
     if value.done:
         return f"{r.constant(exhausted, 'exhausted')}()"
@@ -542,7 +544,7 @@ def rebuild_generator(r: Rebuild, value: TracedGenerator) -> str:
 
 @REBUILD(Trampoline)
 def rebuild_trampoline(r: Rebuild, value: Trampoline) -> str:
-    """The function of a `map` or `filter` that is not exhausted."""
+    """The expression for the function of a `map` or `filter` object that is not exhausted."""
     return r(value.fn)
 
 
@@ -552,8 +554,8 @@ def _reducible(*types_: type) -> None:
 
 
 def rebuild_reduced(r: Rebuild, value: object) -> str:
-    """Iterators and other C objects, by their own `__reduce__`."""
-    with heard(None):  # itertools warns of this and ends it in Python 3.14
+    """The expression for an iterator or another C object, by its own `__reduce__`."""
+    with heard(None):  # since Python 3.12, `__reduce__` of itertools warns that Python 3.14 removes it
         reduced = value.__reduce__()
     if isinstance(reduced, str):  # the name of a global, so the object is not new
         raise CannotRebuild(f"a {type(value).__name__}")
@@ -561,7 +563,7 @@ def rebuild_reduced(r: Rebuild, value: object) -> str:
     name = r.assign(value, made)
     if len(reduced) > 2 and reduced[2] is not None:
         if hasattr(value, "__setstate__"):
-            if isinstance(value, _ON_LISTS):  # set late, by C code alone, when nothing can fail any more
+            if isinstance(value, _ON_LISTS):  # set late, only by C code, when no later statement can fail
                 r.late.append(f"{name}.__setstate__({r(reduced[2])})")
             else:
                 r.lines.append(f"{r.constant(set_state, 'set_state')}({name}, {r(reduced[2])})")
@@ -582,7 +584,9 @@ _reducible(
 
 @REBUILD(*SIZED_ITERATORS)
 def rebuild_sized_iterator(r: Rebuild, value: Iterator[object]) -> str:
-    """Iterators over a dict or set, which raise when its size changes: set to their position once that is filled."""
+    """The expression for an iterator over a dict or set. Its position is set after the writes to the dict or set: it
+    raises an error if the size changes.
+    """
     view, position = SIZED_ITERATORS[type(value)], iterator_position(value)
     if position is None:
         return f"{r.constant(used_up, 'used_up')}({r.constant(view, 'view')})"
@@ -599,17 +603,17 @@ _AN_ORDERED_DICT: dict[object, object] = collections.OrderedDict()
 
 @REBUILD(*(type(view) for each in ({}, _AN_ORDERED_DICT) for view in (each.keys(), each.values(), each.items())))
 def rebuild_view(r: Rebuild, value: object) -> str:
-    """Views of a dict, made from the dict, whose later changes they show."""
+    """The expression for a view of a dict, made from the dict, whose later changes the view shows."""
     name = type(value).__name__.rpartition("_")[2]  # dict_keys, odict_values, ...
     return f"{r(gc.get_referents(value)[0])}.{name}()"  # the view's `mapping` is only a proxy
 
 
 @REBUILD(BaseException)
 def rebuild_exception(r: Rebuild, value: BaseException) -> str:
-    """Exceptions: class, arguments, attributes.
+    """The expression for an exception, made from its class, arguments and attributes.
 
     Raises:
-        Restart: it was raised in capture: its traceback has to be made by running the frame.
+        Restart: the exception was raised in capture; the frame itself has to run to make its traceback.
     """
     raised = r.vm.python.errors.get(id(value))
     if raised is not None and r.vm.finalizers.allowed:
@@ -618,9 +622,9 @@ def rebuild_exception(r: Rebuild, value: BaseException) -> str:
     cls = r.constant(kind, kind.__name__)
     name = r.assign(value, f"{cls}.__new__({cls}, {', '.join(map(r, value.args))})")
     for base in kind.__mro__:
-        if base is BaseExceptionGroup:  # it keeps its arguments only
+        if base is BaseExceptionGroup:  # its C attributes follow from its arguments
             continue
-        # attributes that C code keeps: `value` of StopIteration, `errno` of OSError
+        # attributes in C fields: `value` of StopIteration, `errno` of OSError
         for key, member in vars(base).items():
             if isinstance(member, types.MemberDescriptorType) and module_name(base.__module__) == "builtins":
                 state = getattr(value, key, None)
@@ -635,7 +639,7 @@ def rebuild_exception(r: Rebuild, value: BaseException) -> str:
 
 @REBUILD(re.Match)
 def rebuild_match(r: Rebuild, value: re.Match[Any]) -> str:
-    """A match of a regular expression, found by matching a second time."""
+    """The expression for a match of a regular expression, which is found by matching a second time."""
     if remake_match(value.re, value.string, value.pos, value.endpos, value.regs) is None:
         raise CannotRebuild("a match of a regular expression")
     given = ", ".join(map(r, (value.re, value.string, value.pos, value.endpos, value.regs)))
@@ -644,7 +648,7 @@ def rebuild_match(r: Rebuild, value: re.Match[Any]) -> str:
 
 @REBUILD(object)
 def rebuild_object(r: Rebuild, value: object) -> str:
-    """Instances of Python classes: made without `__init__`, then given their attributes."""
+    """The expression for an instance of a Python class: made without `__init__`, then its attributes are set."""
     kind = type(value)
     if not is_written(kind) or kind.__new__ is not object.__new__ and not _plain_new(kind):
         if isinstance(value, torch.Generator) or not _copyable(value):

@@ -34,21 +34,21 @@ class SetsState(Protocol):
 
 
 def set_state(value: SetsState, state: object) -> None:
-    """Set a C iterator to its position; Python 3.12 warns of that."""
+    """Set the position of a C iterator, without the warning of Python 3.12."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         value.__setstate__(state)
 
 
 def used_up(view: Callable[[dict[object, object]], Iterable[object]] | None) -> Iterator[object]:
-    """An exhausted iterator over this view of some dict, or over a set."""
+    """An exhausted iterator over a view of a dict, made by the method `view`, or over a set if `view` is None."""
     out = iter(set() if view is None else view({}))
     next(out, None)
     return out
 
 
 def remake_match(pattern: re.Pattern[str], string: str, start: int, end: int, spans: object) -> re.Match[str] | None:
-    """The match with these positions of all groups, in a string or in bytes; None if it is not found."""
+    """The match in a string or bytes whose groups have the positions `spans`; None if there is no such match."""
     for match in (pattern.match, pattern.fullmatch):
         found = match(string, start, end)
         if found is not None and found.regs == spans:

@@ -1,4 +1,4 @@
-"""Residual code: the Python source that takes the frame's place. Runs the graph, repeats effects, returns or resumes.
+"""Residual code: the Python source that replaces the frame. It runs the graph, repeats effects, returns or resumes.
 
     def residual(x, _c, _f):
         _f0 = _f[3]
@@ -9,7 +9,8 @@
         _f0.calls = 4
         return {'logits': _out[0]}
 
-`_c` holds constants, `_f` what the guards fetched. The source is compiled with `compile`; `explain` prints it.
+`_c` contains constants, `_f` the values that the guards fetched. The source is compiled with `compile`; `explain`
+prints it.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ class Residual:
 
     Attributes:
         source: the code as text.
-        gm: the graph, None when nothing is computed.
-        inputs: in the order in which the graph takes them.
-        outputs: fetch indices that become `_f`.
+        gm: the graph; None if nothing is computed.
+        inputs: the graph's inputs, in the order of its parameters.
+        outputs: indices of the fetched values that become `_f`, in order.
         at: the location in the user's code that tracebacks show.
         named: regions of the profiler that the program opens in the graph.
         report: the compiler's report on the graph.
@@ -88,11 +89,11 @@ class Residual:
     def code(self) -> CodeType:
         """The compiled source of the function."""
         module = compile(self.source, "<smelt residual>", "exec")
-        code = next(c for c in module.co_consts if isinstance(c, CodeType))  # the prologue's code comes after it
+        code = next(c for c in module.co_consts if isinstance(c, CodeType))  # precedes the prologue's code
         return code if self.at is None else with_location(code, self.at)
 
     def _shown(self, graph: Callable[..., Any]) -> Callable[..., object]:
-        """The graph as a region of PyTorch's profiler, inside it the regions of the program."""
+        """The graph inside a region of PyTorch's profiler, which contains the regions that the program opens."""
         function = "graph" if self.at is None else self.at.code.co_qualname
         # a function's name may contain characters without an encoding
         names = (f"smelt: {function.encode(errors='backslashreplace').decode()}", *self.named)
@@ -130,11 +131,11 @@ class Writer:
     """Builds the residual of one capture.
 
     Args:
-        slots: names of the replacement's parameters.
-        point: makes (or finds) the resume point of (code, offset, stack depth, positions of handled exceptions on it).
+        slots: names for the parameters of the residual function.
+        point: makes (or finds) the resume point of (code, offset, stack depth, stack positions of handled exceptions).
         failed: called with an internal error of smelt in residual code, before the frame runs in eager instead.
-        begin: the resume point at which the frame began; None: its start.
-        restarts: the frame could begin there a second time.
+        begin: the resume point at which the frame began; None for the start of its function.
+        restarts: whether the frame could begin at that point a second time.
     """
 
     def __init__(
@@ -187,10 +188,11 @@ class Writer:
         return self.finish()
 
     def write_break(self, frame: Frame, in_frame: bool = False) -> Residual:
-        """The residual of a frame that stopped at an instruction: runs it in plain Python, then resumes.
+        """The residual of a frame that stopped at an instruction: runs the instruction in plain Python, then resumes
+        the frame.
 
         Args:
-            in_frame: only the original frame can run the instruction, with all its variables.
+            in_frame: whether only the original frame, with all its variables, can run the instruction.
 
         Raises:
             CannotRebuild: a live value has no expression, or the instruction has no plain form.
@@ -204,7 +206,7 @@ class Writer:
         slots = self._slots(frame, in_frame)
         self.effects()
         self.vm.finalizers.guard(frame)
-        # it began in an except clause: the handled exception is set only around the instructions that need it
+        # the frame began in an except clause: the handled exception is set only around the instructions that need it
         if not self.restarts:
             handle = self.value.constant(native.handle, "handle")
             self.lines.append(f"{handle}({self.value(self.vm.outer_exception())})")
@@ -220,17 +222,18 @@ class Writer:
         return self.finish()
 
     def _loses_variables(self, frame: Frame, slots: list[str]) -> bool:
-        """Whether a traceback from this instruction would lose variables that end with a finalizer.
+        """Whether a traceback from this instruction would lose variables whose destruction runs a finalizer.
 
-        If the instruction raises, a traceback keeps this frame's parameters, but no other values of the original's
-        variables. Then the resumed frame, which has all variables, runs the instruction.
+        If the instruction raises an error in residual code, the traceback keeps the residual's parameters, but no other
+        values of the original frame's variables. If that matters, the resumed frame, which has all variables, runs the
+        instruction.
         """
         leads = self.vm.finalizers.leads_to_one
         return any(slots[at] not in self.slots[at : at + 1] and leads(value) for at, value in enumerate(frame.locals))
 
     def _slots(self, frame: Frame, every: bool) -> list[str]:
-        """Expressions for the local variables: those that are live or whose end could be observed, or all; NULL for
-        others.
+        """Expressions for the local variables: all, or those that are live or whose destruction may be observable; NULL
+        for others.
         """
         live = range(len(frame.locals)) if every else live_slots(frame.decoded, frame.pc)
         plain = len(frame.code.co_varnames)
@@ -242,8 +245,8 @@ class Writer:
         return out
 
     def _may_end(self, value: object) -> bool:
-        """Whether the end of a variable's object may be observed: it came with the frame, and may for example hold a
-        lock.
+        """Whether the destruction of a variable's object may be observable: a finalizer may run, or the object came
+        with the frame and may for example own a lock.
         """
         if type(value) is Unread or self.vm.finalizers.leads_to_one(value):
             return True
@@ -251,7 +254,7 @@ class Writer:
         return source is not None and source.kind == native.LOCAL
 
     def resume(self, frame: Frame, index: int, stack: list[str], slots: list[str]) -> str:
-        """The expression to return, which resumes the original code at an instruction."""
+        """The expression that resumes the original code at an instruction and gives its result."""
         handled = tuple(at for at in frame.handled_at if at < len(stack))
         point = self.point(frame.code, frame.decoded.offsets[index], len(stack), handled)
         self.points.append(point)
@@ -301,13 +304,13 @@ class Writer:
             code, helper = call.at.code, self.value.constant(called_at, "called_at")
             given = ", ".join(filter(None, [fn, given]))
             fn = f"{helper}({quoted(code.co_filename)}, {quoted(code.co_name)}, {call.at.line})"
-        if call.handled is not self.vm.python.outer_error:  # the residual itself runs while that one is handled
+        if call.handled is not self.vm.python.outer_error:  # which is handled anyway while the residual runs
             given = ", ".join(filter(None, [self.value(call.handled), fn, given]))
             fn = self.value.constant(native.call_handling, "call_handling")
         self.lines.append(f"{fn}({given})")
 
     def _warning(self, call: DeferredWarning) -> str:
-        """The arguments of `warnings.warn_explicit`."""
+        """The text of the arguments of `warnings.warn_explicit` for a deferred warning."""
         message, category, source = map(self.value, call.args)
         if isinstance(call.location, int):
             return f"{message}, {category}, *{self.value.constant(above, 'above')}({call.location}), None, {source}"
@@ -373,8 +376,8 @@ class Writer:
         return f"{self.value.constant(deleter, 'delattr')}({owner}, {quoted(store.name)})"
 
     def _store_by_name(self, store: Store, owner: str) -> None:
-        """Write the assignment or deletion of an attribute whose name is no identifier: the name stays
-        a quoted string.
+        """Write the assignment or deletion of an attribute whose name is not an identifier, with the name as a quoted
+        string.
         """
         constant = self.value.constant
         plain = type(store.target).__setattr__ in _PLAIN_SETTERS or isinstance(store.target, torch.Tensor)
@@ -393,10 +396,11 @@ class Writer:
             self.lines.append(f"{setter}({owner}, {quoted(store.name)}, {value})")
 
     def _refuse_shown(self) -> None:
-        """Refuse results in the memory of a tensor assigned to `.data`: their version counter would be that tensor's.
+        """Refuse results that share memory with a tensor assigned to `.data`: their version counter would be that
+        tensor's.
 
         Raises:
-            Restart: there is one; capture stops before the assignment.
+            Restart: there is such a result; capture stops before the assignment.
         """
         for store in self.vm.effects.stores.values():
             if type(store.target) is TraceTensor and store.name == "data":
@@ -416,7 +420,7 @@ class Writer:
             self.lines.append(
                 f"{owner}[:] = {items}" if own else f"{setter}{self.value.constant(slice, 'slice')}(None), {items})"
             )
-        elif isinstance(copy, set):  # elements that stay are not touched, which keeps the order of eager
+        elif isinstance(copy, set):  # the remaining elements are not touched, which keeps eager's order
             gone, new = set.difference(mirror.before, own_items(copy)), set.difference(copy, mirror.before)
             for change, moved in (("difference_update", gone), ("update", new)):
                 if moved:
@@ -428,7 +432,9 @@ class Writer:
             self.lines += [f"{clear.removesuffix(', ')})", f"{extend}{items})"]
 
     def _method(self, container: object, base: type, name: str) -> str:
-        """The beginning of a call of a container's method, which a class of the program may have overridden."""
+        """The text that begins a call of a builtin container's method, which a class of the program may have
+        overridden.
+        """
         owner = self.value(container)
         if getattr(type(container), name, None) is getattr(base, name):
             return f"{owner}.{name}("
@@ -479,21 +485,22 @@ class Writer:
         order, head = list(self.fetches), prologue_lines
         if gm is not None:
             order, call = self._graph(inputs, devices, repeats, lost, undo)
-            head = [*prologue_lines, *early, *call]  # this way the graph does not keep tensors that nothing reads
+            # gradients are cleared before the graph runs, which frees those that nothing reads
+            head = [*prologue_lines, *early, *call]
         source = self._source(order, [*head, *makes, *self.lines], prologue_source)
         return Residual(
             source, gm, inputs, order, self.constants, ops, points=self.points, named=tuple(self.vm.tensors.named)
         )
 
     def _is_helped(self) -> bool:
-        """Whether making values may fail where eager does not, and the frame can be repeated without harm."""
+        """Whether making values may fail although eager would not, and the frame can then be repeated without harm."""
         return bool(self.makes) and self.value.helped and self.restarts and not self.value.acts
 
     def _repetition(
         self, gm: fx.GraphModule | None, helped: bool, rewinds: bool
     ) -> tuple[bool, bool, Sequence[torch.device] | None]:
-        """(the frame can be repeated, it can where a GPU's context is lost, the devices from whose generators the graph
-        draws).
+        """(whether the frame can be repeated, whether it can be repeated only if the GPU's context is lost, devices
+        from whose generators the graph draws).
         """
         tensors = self.vm.tensors
         devices = self._drawn_from(helped)
@@ -505,21 +512,20 @@ class Writer:
         return repeats, lost, devices if repeats else None
 
     def _drawn_from(self, helped: bool) -> Sequence[torch.device] | None:
-        """The devices whose random numbers the graph draws, where the frame may be repeated; None where they are not
-        known.
-        """
+        """The devices from whose generators the graph draws, if the frame may be repeated; None if unknown."""
         tensors = self.vm.tensors
         expected = tensors.asserts or tensors.caught or tensors.guarded
         return drawn_from(tensors.drawing) if expected or helped or not tensors.drawing else None
 
     def _expect_repeats(self, repeats: bool, lost: bool) -> None:
-        """Require that the frame can be repeated where the capture relies on it: for checks, or caught errors.
+        """Require that the frame can be repeated if the capture relies on it for checks or caught errors.
 
         Raises:
-            Restart: it cannot; the next attempt does without these.
+            Restart: the frame cannot be repeated; the next attempt makes no such checks, or ends graphs at such
+                operations.
         """
         tensors = self.vm.tensors
-        if tensors.asserts and not repeats:  # else a failed check could not raise the program's own error
+        if tensors.asserts and not repeats:  # a failed check could not raise the program's own error
             why = "the frame cannot run again where a check of the graph fails"
             raise Restart(-1, None, self.vm.plan.without("checks", why))
         if tensors.caught and not repeats or tensors.read_guarded and not (repeats or lost):
@@ -527,7 +533,11 @@ class Writer:
             raise Restart(-1, None, self.vm.plan.without("repeats", why))
 
     def _source(self, order: list[int], lines: list[str], prologue_source: str) -> str:
-        """The text of the residual function. `order`: indices of the fetched sources that it is given as `_f`."""
+        """The text of the residual function.
+
+        Args:
+            order: indices of the fetched sources whose values are passed as `_f`.
+        """
         names = [f"_f{number} = _f[{order.index(index)}]" for index, number in self.fetches.items()]
         body = textwrap.indent("\n".join([*self._tracebacks(), *names, *lines]), "    ")
         return f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{prologue_source}"
@@ -535,12 +545,13 @@ class Writer:
     def _graph(
         self, inputs: list[Input], devices: Sequence[torch.device] | None, repeats: bool, lost: bool, undo: list[str]
     ) -> tuple[list[int], list[str]]:
-        """(indices of the fetches in order, lines that run the graph).
+        """(indices of the fetched sources in the order of `_f`, lines that run the graph).
 
         Args:
-            devices: those whose generators are restored if the graph fails.
-            repeats: if the graph fails, the frame runs in eager, after `undo`.
-            lost: the same, but only if the GPU's context is lost.
+            devices: devices whose generators are restored if the graph fails.
+            repeats: whether the frame runs in eager, after the lines `undo`, if the graph fails.
+            lost: whether the frame runs in eager, after the lines `undo`, if the graph fails and the GPU's context is
+                lost.
         """
         indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != PROLOGUE]
         rerun = self._eager_rerun() if repeats or lost else ""
@@ -569,7 +580,9 @@ class Writer:
         return order, [*lines, *_indented(undo), f"    return {rerun}"]
 
     def _guarded(self, lines: list[str], undo: list[str]) -> list[str]:
-        """Lines that the program does not observe, in a `try`: if they fail, the frame runs in eager."""
+        """The given lines, whose effects the program does not observe, in a `try`: if they fail, the frame runs in
+        eager.
+        """
         constant = self.value.constant
         return [
             "_failed = None",
@@ -584,10 +597,10 @@ class Writer:
         ]
 
     def _prologue(self, inputs: list[Input], rewinds: bool) -> tuple[list[str], str]:
-        """(lines that run the prologue, its source).
+        """(lines that run the prologue, source of the prologue function).
 
         Args:
-            rewinds: the frame may be repeated because the graph fails.
+            rewinds: whether the frame may be repeated after a failure of the graph.
 
         Raises:
             Break: the prologue may fail, and the frame cannot be repeated.
@@ -627,27 +640,32 @@ class Writer:
         return lines, prepared.source
 
     def _tracebacks(self) -> list[str]:
-        """Lines that make this frame the one that caught the exceptions which it handles from its beginning."""
+        """Lines for exceptions that the frame handles from its beginning: in their tracebacks, they replace the frame
+        that caught the exception by this one.
+        """
         names = self._errors()
         if not self.restarts:
             names.append(f"{self.value.constant(sys.exception, 'exception')}()")
         return [f"{self.value.constant(native.stand_for, 'stand_for')}({name})" for name in names]
 
     def _stack(self) -> list[str]:
-        """The parameters that are on the frame's stack at its beginning."""
+        """The names of the parameters that represent the frame's stack at its beginning."""
         return [] if self.begin is None else self.slots[len(self.slots) - self.begin.depth :]
 
     def _errors(self) -> list[str]:
-        """Those of these parameters that are exceptions: the frame handles them, or is about to.
+        """The names of the parameters on the stack that are exceptions, which the frame handles or is about to handle.
 
-        Their tracebacks contain the frame, so a reference in the frame would be a cycle and never freed.
+        The exceptions' tracebacks contain the frame, so a reference from the frame would form a cycle, which is not
+        freed in time.
         """
         names = self._stack()
         first = len(self.slots) - len(names)
         return [self.slots[at] for at in self.vm.finalizers.exceptions() if at >= first]
 
     def _dropped_errors(self) -> list[str]:
-        """The variables that began with an exception and no longer hold it when the frame returns."""
+        """The names of parameters that are exceptions at the beginning and no longer refer to them when the frame
+        returns.
+        """
         names = []
         variables = self.frame.locals
         for at in self.vm.finalizers.exceptions():
@@ -660,8 +678,8 @@ class Writer:
         return names
 
     def _last_values(self) -> list[str]:
-        """Lines that assign variables their final values, where these end with a finalizer: they die in the variables'
-        order.
+        """Lines that assign variables their final values if these have finalizers, so that they are destroyed in the
+        variables' order.
         """
         lines = []
         for at, variable in enumerate(self.frame.locals):
@@ -672,7 +690,7 @@ class Writer:
         return lines
 
     def release(self) -> None:
-        """Drop references to the program's objects: the residual is written."""
+        """Drop references to the program's objects, after the residual is written."""
         self.value.release()
         del self.frame
 
@@ -700,8 +718,8 @@ class Writer:
 
 
 def _writes_on_gpu(tensors: Tensors) -> bool:
-    """Whether all inputs that the graph writes to are on a GPU: where its context is lost, they cannot be read any
-    more.
+    """Whether all inputs that the graph writes to are on a GPU, so that they can no longer be read if its context is
+    lost.
     """
     written = [given for given in tensors.inputs if tensors.is_written(given)]
     return bool(written) and all(on_gpu(given.tensor.device) for given in written)
@@ -717,7 +735,7 @@ def _restore_lines(states: str) -> list[str]:
 
 
 def _refuse_foreign(gm: fx.GraphModule) -> None:
-    """Refuse foreign operators beside a prologue that may be repeated: they may draw random numbers as well.
+    """Refuse foreign operators together with a prologue that may be repeated: they may draw random numbers as well.
 
     Raises:
         Break: the graph has such an operator.
@@ -730,7 +748,9 @@ def _refuse_foreign(gm: fx.GraphModule) -> None:
 
 
 def _arguments(inputs: list[Input], all_fetched: bool) -> str:
-    """The text of the graph's arguments: fetched inputs come first in `_f`, the prologue's have names."""
+    """The text of the graph's arguments: fetched inputs are the first items of `_f`, inputs from the prologue are
+    variables.
+    """
     if all(i.source.kind != PROLOGUE for i in inputs):
         return "*_f" if all_fetched else f"*_f[:{len(inputs)}]"
     arguments, start, count = [], 0, 0
@@ -750,12 +770,12 @@ _PLAIN_SETTERS = (object.__setattr__, type.__setattr__, BaseException.__setattr_
 
 
 def _base(target: object) -> Any:
-    """The builtin class whose `__setattr__` and `__delattr__` act on the object without its own."""
+    """The builtin class whose `__setattr__` and `__delattr__` are used in place of those of the object's class."""
     return type if isinstance(target, type) else ModuleType if isinstance(target, ModuleType) else object
 
 
 def parameter_names(slots: list[str]) -> list[str]:
-    """Unique identifiers for the parameters of a residual, close to the variables' names."""
+    """Unique identifiers for the parameters of a residual function, similar to the variables' names."""
     out: list[str] = []
     for name in slots:
         plain = is_plain_name(name) and not name.startswith("_")

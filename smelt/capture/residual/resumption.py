@@ -1,4 +1,4 @@
-"""Plain Python for the instruction at which a graph broke, and the point at which the frame continues."""
+"""Writes plain Python for the instruction at which a graph broke, and resumes the frame after it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from smelt.capture.torch.functions import eager_form
 
 PlainForm = Callable[["Resumption"], None]
 RESUMPTIONS: dict[str, PlainForm] = {}
-"""Plain forms, by opcode name."""
+"""The functions that write plain forms of instructions, by opcode name."""
 
 
 def plain(*names: str) -> Callable[[PlainForm], PlainForm]:
-    """Decorator: the plain form of these opcodes."""
+    """Decorator that registers a function as the writer of the plain form of these opcodes."""
 
     def register(fn: PlainForm) -> PlainForm:
         for name in names:
@@ -38,7 +38,7 @@ def plain(*names: str) -> Callable[[PlainForm], PlainForm]:
 
 
 class Writing(Protocol):
-    """The writer of residual code, as plain forms of instructions use it (implemented by `residual.Writer`)."""
+    """The interface of the writer of residual code that plain forms of instructions use; see `residual.Writer`."""
 
     vm: Interpreter
     lines: list[str]
@@ -51,16 +51,17 @@ class Writing(Protocol):
         """The expression for an external value."""
 
     def resume(self, frame: Frame, index: int, stack: list[str], slots: list[str]) -> str:
-        """The expression to return, which resumes the original code at an instruction."""
+        """The expression that resumes the original code at an instruction and gives its result."""
 
 
 class Resumption:
-    """The state around one instruction, as expressions.
+    """The state of the frame at one instruction, as expressions.
 
     Attributes:
-        stack: expressions, bottom first; the plain forms pop operands and push results.
+        stack: expressions of the stack's values, bottom first; the plain forms pop operands and push results.
         slots: expressions of the local variables.
-        arg: the decoded argument; `raw` the undecoded one.
+        arg: the decoded argument of the instruction.
+        raw: the undecoded argument.
         cause: the break that ended the graph at this instruction, if capture was restarted because of it.
     """
 
@@ -83,7 +84,7 @@ class Resumption:
         self.writer.lines.append(self.prefix + text)
 
     def take(self, count: int) -> list[str]:
-        """Pop the topmost expressions; the topmost is the last."""
+        """Pop `count` expressions from the stack; the topmost is the last in the result."""
         items = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
         return items
@@ -93,11 +94,11 @@ class Resumption:
         return self.stack.pop()
 
     def pop_owner(self) -> str:
-        """Pop the expression of an object to read, call or change."""
+        """Pop the expression of an object whose attribute, item or call the next expression is; see `owner`."""
         return self.owner(self.stack.pop())
 
     def owner(self, text: str) -> str:
-        """The expression, if an attribute, call or subscript may follow it; for a literal, a new variable with its
+        """The expression itself if an attribute, call or subscript may follow it; for a literal, a variable with its
         value.
 
         A dot after a number would be read as its decimal point, and for calls and items of literals Python would repeat
@@ -109,7 +110,7 @@ class Resumption:
         return text
 
     def attribute(self, name: str) -> str:
-        """Pop an expression; returns the one that reads this attribute of it."""
+        """Pop the expression of an object; returns the expression that reads the attribute of the object."""
         return str(self.writer.value.attribute(self.pop_owner(), name))
 
     def left_behind(self, *needed: str) -> list[str]:
@@ -131,7 +132,7 @@ class Resumption:
             self.after.append(text)
 
     def push(self, expression: str) -> None:
-        """Evaluate an expression now, push its value and continue."""
+        """Write code that evaluates an expression, pushes its value and resumes the frame."""
         self.line(f"_r = {expression}")
         self.stack.append("_r")
         self.go()
@@ -387,8 +388,8 @@ def load_method(r: Resumption) -> None:
 
 
 def _with_null(r: Resumption, callable_: str) -> list[str]:
-    """A callable and the NULL next to it, in the order of this version of Python (from 3.13 on the
-    NULL comes second).
+    """A callable and the NULL next to it on the stack, in the order of this Python version (from 3.13 on NULL is
+    second).
     """
     return [callable_, r.null] if NULL_SECOND else [r.null, callable_]
 
@@ -431,7 +432,7 @@ def _raise_undefined(r: Resumption, name: str) -> None:
 
 
 def _builtin(scope: dict[str, object], name: str, missing: object) -> Any:
-    """The builtin of a name that is no global variable."""
+    """The builtin with this name, for a name that is not a global variable."""
     namespace = scope.get("__builtins__", builtins)
     return (namespace if isinstance(namespace, dict) else vars(namespace)).get(name, missing)
 
@@ -453,12 +454,14 @@ def load_fast(r: Resumption) -> None:
 
 
 def _is_bound(r: Resumption) -> bool:
-    """Write a check that the variable is bound; False: it is never bound, and only the error was written."""
+    """Write a check that the variable is bound. Returns False for a variable that is never bound: then only the error
+    is written.
+    """
     slot = r.slots[r.raw]
     if slot == r.null:
         _raise_unbound(r)
         return False
-    if type(r.frame.locals[r.raw]) is Unread:  # it has no guards, so it may be bound at a later call
+    if type(r.frame.locals[r.raw]) is Unread:  # the variable has no guards, so it may be bound at a later call
         r.line(f"if {slot} is {r.null}:")
         _raise_unbound(r, "    ")
     return True
@@ -472,7 +475,7 @@ def load_deref(r: Resumption) -> None:
 
 
 def _read_cell(r: Resumption) -> None:
-    """Read the contents of the variable's cell into `_r`, or raise if it is empty."""
+    """Write code that reads the contents of the variable's cell into `_r`, or raises an error if the cell is empty."""
     missing = r.const(_END, "END")
     r.line(f"_r = {missing}")
     r.line("try:")
@@ -576,7 +579,7 @@ def super_in(first: object, boxed: bool, cell: CellType, arguments: int) -> supe
     """`super()` in a frame with this first variable (in a cell: `boxed`) and this cell of its class.
 
     Raises:
-        RuntimeError: one of them is missing, with CPython's text.
+        RuntimeError: one of them is missing; the text is CPython's.
     """
     if boxed and first is not native.NULL:
         assert isinstance(first, CellType)
@@ -613,7 +616,7 @@ def _call(r: Resumption, fn: str, owner: str, items: list[str], names: tuple[str
     operands = [*([] if owner == r.null else [owner]), *items]
     writer = r.writer
     left = r.left_behind(fn) if writer.vm.finalizers.doomed() or writer.value.makes_objects() else []
-    if left:  # objects that only these variables hold may be freed during the call, as in eager
+    if left:  # objects to which only these variables refer may be freed during the call, as in eager
         r.line(f"_given = [{', '.join(operands)}]")
         r.line(f"{' = '.join(left)} = None")
         keywords = "".join(f"{quoted(name)}, " for name in names)
@@ -647,7 +650,7 @@ def before_with(r: Resumption) -> None:
 
 
 def _context_methods(manager: object) -> tuple[object, object]:
-    """`__enter__` and `__exit__` as `with` looks them up: in the class, not in the object."""
+    """The methods `__enter__` and `__exit__`, which `with` looks up in the class, not in the object."""
     refused = f"{type(manager).__name__!r} object does not support the context manager protocol"
     enter = _of_class(manager, "__enter__", refused)
     return enter, _of_class(manager, "__exit__", f"{refused} (missed __exit__ method)")
