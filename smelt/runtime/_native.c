@@ -1,8 +1,8 @@
-/* smelt.runtime._native: tables of base pointers, kernel launch, and the matrix product and GPU launcher of
+/* smelt.runtime._native: tables of base pointers, launches of kernels, and the module of the files in
  * smelt/runtime/native.
  *
- * A kernel is `void f(char **P)`: P holds the base pointers of inputs, outputs, arena and external results. The table
- * borrows: the host program keeps the tensors alive while it launches. No part of this file links torch. */
+ * A kernel is `void f(char **P)`: P contains the base pointers of inputs, outputs, arena and external results. A table
+ * does not own the tensors: the host program keeps them alive while it launches. No part of this file links torch. */
 #include "native/concatenate.h"
 #include "native/cuda/cuda.h"
 #include "native/products/depthwise.h"

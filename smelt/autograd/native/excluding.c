@@ -12,8 +12,8 @@ enum { INCLUDED, EXCLUDED }; /* indices of the thread-local words */
 
 static const char *const symbol = "_ZN3c104impl26raw_local_dispatch_key_setE";
 static void *library;
-static uint64_t usual; /* the default set: torch stores the exclusive or with it */
-static unsigned epoch = 1; /* changes whenever `library` does */
+static uint64_t usual; /* the default set: torch stores the exclusive or of a set with it */
+static unsigned epoch = 1; /* changes when `library` changes */
 static _Thread_local uint64_t *thread_words;
 static _Thread_local unsigned thread_epoch;
 

@@ -1,4 +1,4 @@
-/* Calls with dispatch keys excluded; see excluding.c. */
+/* Calls programs with excluded dispatch keys; see excluding.c. */
 #ifndef SMELT_EXCLUDING_H
 #define SMELT_EXCLUDING_H
 #include <Python.h>

@@ -72,7 +72,7 @@ static int32_t push(network *g, int32_t length) {
     return full;
 }
 
-/* Augments shortest paths until none of this length is left. */
+/* Sends flow along shortest paths until no path of this length is left. */
 static void fill_paths(network *g) {
     memcpy(g->next, g->first, (size_t)g->nodes * sizeof *g->next);
     int32_t n = g->source, length = 0;

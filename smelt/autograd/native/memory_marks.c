@@ -23,7 +23,7 @@ static inline uint64_t mixed(uint64_t mark, uint64_t value) {
     return mark ^ mark >> 32;
 }
 
-/* Whether the tensor is a lazy negation or conjugate, whose memory has other values than the tensor; -1 with an error
+/* Whether the tensor is a lazy negation or conjugate, so that its memory does not contain its values; -1 with an error
  * set. */
 static int holds_others(PyObject *tensor, int complex) {
     PyObject *answer = PyObject_CallMethodNoArgs(tensor, is_neg);

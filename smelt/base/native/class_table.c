@@ -1,9 +1,10 @@
 /* Lookups by class that run no code of the user's classes.
  *
  * ClassTable: a map from classes, by identity, to values. A dictionary would call `__hash__` and `__eq__` of the
- * metaclass, which may return anything or raise for a user's class.
+ * metaclass, which may return any object or raise an error for a user's class.
  *
- * isinstance: by an object's class; the builtin reads its `__class__` as well, which may be a property of the user's. */
+ * isinstance: tests an object's class. The builtin also reads its `__class__`, which may be a property in the user's
+ * class. */
 #define PY_SSIZE_T_CLEAN
 #include "class_table.h"
 #include <stdint.h>
@@ -138,7 +139,7 @@ static PyTypeObject ClassTableType = {
 
 static PyObject *checker; /* "__instancecheck__" */
 
-/* The metaclass's own `__instancecheck__`; NULL if it inherits that of `type`. */
+/* The `__instancecheck__` of the metaclass; NULL if it inherits that of `type`. */
 static PyObject *own_check(PyTypeObject *meta) {
     PyObject *found = meta == &PyType_Type ? NULL : _PyType_Lookup(meta, checker);
     return found == _PyType_Lookup(&PyType_Type, checker) ? NULL : found;

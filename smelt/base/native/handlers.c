@@ -25,7 +25,8 @@ static vectorcallfunc before_ours(PyObject *function) {
     return ordinary;
 }
 
-/* Whether this is a call of a signal handler (signal number, frame). The program itself may call the function, too. */
+/* Whether these are the arguments of a signal handler (signal number, frame). The program may also call the function
+ * itself. */
 static int is_of_a_signal(PyObject *const *args, size_t flagged, PyObject *names) {
     Py_ssize_t given = PyVectorcall_NARGS(flagged);
     return !names && given >= 2 && PyThread_get_thread_ident() == watcher && PyLong_Check(args[given - 2]) &&
@@ -42,7 +43,7 @@ static PyObject *current_error(void) {
     return found;
 }
 
-/* Calls a handler in the program's state: what it computes (when it saves a model, for example) must not be traced. */
+/* Calls a handler in the program's state: its operations (when it saves a model, for example) must not be traced. */
 static PyObject *call_as_the_program(vectorcallfunc call, PyObject *function, PyObject *const *args, size_t flagged) {
     PyObject *back = PyObject_CallNoArgs(leave);
     if (!back) return NULL;
@@ -52,7 +53,7 @@ static PyObject *call_as_the_program(vectorcallfunc call, PyObject *function, Py
     PyObject *done = PyObject_CallNoArgs(back);
     Py_DECREF(back);
     if (!done) Py_CLEAR(result);
-    if (type) PyErr_Restore(type, error, traceback); /* it was raised first */
+    if (type) PyErr_Restore(type, error, traceback); /* this error was raised first */
     Py_XDECREF(done);
     return result;
 }

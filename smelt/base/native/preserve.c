@@ -6,7 +6,7 @@
 enum { HEADROOM = 200, ATTEMPTS = 8 };
 
 static PyObject *preserver; /* strong reference; NULL: nothing is preserved */
-static PyObject *found;     /* strong reference; state that threads inside share, emptied when the last one leaves */
+static PyObject *found;     /* strong reference; state shared by threads in `preserving`, emptied by the last one */
 static long threads_inside;
 static _Thread_local long depth; /* number of nested calls of preserving() in this thread */
 
@@ -68,7 +68,7 @@ static PyObject *preserving(PyObject *module, PyObject *const *args, Py_ssize_t 
     threads_inside += !depth++;
     PyObject *result = arrives(preserved(args, count, names));
     if (depth == 1) unwatch_handlers();
-    /* in one step, so that a thread that enters now gets either the state of the others or none */
+    /* in one step, so that a thread that enters at this time gets either the state of the others or none */
     if (!--depth && !--threads_inside && found) PyDict_Clear(found);
     return result;
 }

@@ -11,12 +11,12 @@ static int write_setting(PyObject *write, PyObject *value) {
     return done != NULL;
 }
 
-/* Keeps a pending exception; a setting that cannot be restored is reported. */
+/* Restores the setting and keeps a pending exception; reports a setting that cannot be restored. */
 static void switch_back(PyObject *write, PyObject *before) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     int written = 0;
-    for (int attempt = 0; attempt < ATTEMPTS && !written; attempt++) { /* there may be no memory for it */
+    for (int attempt = 0; attempt < ATTEMPTS && !written; attempt++) { /* it may fail for lack of memory */
         PyErr_Clear();
         written = write_setting(write, before);
     }

@@ -1,7 +1,7 @@
-/* Cache entries per compile site. A site is a code object, whose entries hang on co_extra, or a ResumePoint. Code
- * objects are not tracked by CPython's garbage collector, so a strong reference from a site would be a root for it.
- * Therefore a site borrows the entries that have an owner: the owner keeps them alive, and they leave their site when
- * they die. Entries without an owner belong to their site, and live until it dies or `clear`. */
+/* Cache entries per compile site. A site is a code object, whose entries are stored in its co_extra, or a ResumePoint.
+ * CPython's garbage collector does not track code objects, so it could not free a cycle through a strong reference
+ * from a site to an entry. Therefore a site borrows the entries that have an owner: the owner keeps them alive, and
+ * they leave their site when they are freed. A site owns the entries without an owner, until it is freed or cleared. */
 #include "native.h"
 #include <structmember.h>
 
@@ -32,7 +32,8 @@ void site_unlink(CompileSite *site) {
     site->previous = site->next = NULL;
 }
 
-/* Forget all entries. Decref last: destructors may run code that looks at this site. */
+/* Removes all entries of a site. Their references are released last, since destructors may run code that uses the
+ * site. */
 void site_clear(CompileSite *site) {
     CacheEntry **entries = site->entries;
     Py_ssize_t count = site->count, owned = 0;
@@ -41,7 +42,7 @@ void site_clear(CompileSite *site) {
     site->generation++;
     for (Py_ssize_t i = 0; i < count; i++) {
         entries[i]->site = NULL;
-        /* do not touch borrowed ones below: they may die with one of these */
+        /* do not use borrowed entries below: the release of an owned entry may free them */
         if (!entries[i]->borrowed) entries[owned++] = entries[i];
     }
     for (Py_ssize_t i = 0; i < owned; i++) Py_DECREF(entries[i]);
@@ -67,7 +68,7 @@ Py_ssize_t argument_slots(PyCodeObject *code) {
            !!(code->co_flags & CO_VARKEYWORDS);
 }
 
-/* The site of a code object, made if there is none; NULL with an exception when out of memory. */
+/* The site of a code object, which is made at the first request; NULL with an exception when out of memory. */
 CompileSite *site_make(PyCodeObject *code) {
     CompileSite *site = site_find((PyObject *)code);
     if (site) return site;
@@ -121,7 +122,8 @@ static void move_to_front(CompileSite *site, Py_ssize_t index) {
     site->entries[0] = entry;
 }
 
-/* The first entry whose guards hold. HIT: new references to the entry and to what its guards fetched. */
+/* Finds the first entry whose guards hold. At a HIT, the results are new references to the entry and to the values
+ * that its guards fetched. */
 enum Outcome site_lookup(CompileSite *site, const Scope *scope, CacheEntry **found, PyObject **outputs) {
     PyObject *owner = stack_now()->owner;
     for (Py_ssize_t i = 0; i < site->count;) {
@@ -140,7 +142,7 @@ enum Outcome site_lookup(CompileSite *site, const Scope *scope, CacheEntry **fou
             return HIT;
         }
         if (outcome == DEAD) entry_remove(entry);
-        else i++; /* if the list changed meanwhile, one entry may be skipped this time: a miss, never a wrong hit */
+        else i++; /* if guards changed the list, an entry may be skipped: a miss, but never a wrong hit */
         Py_DECREF(entry);
         if (outcome == RAISED) return RAISED;
     }
@@ -229,7 +231,8 @@ PyTypeObject CacheEntryType = {
 };
 
 /* -- module functions -------------------------------------------------------------------------- */
-/* The site of a code object or resume point; made if `make`. NULL without an exception: there is none. */
+/* The site of a code object or resume point, which is made if `make` is set and it has none. NULL without an exception
+ * if the object has no site. */
 static CompileSite *site_of(PyObject *object, int make) {
     if (PyObject_TypeCheck(object, &ResumePointType)) return &((ResumePoint *)object)->site;
     if (PyCode_Check(object)) return make ? site_make((PyCodeObject *)object) : site_find(object);
@@ -247,7 +250,7 @@ static int is_flat(CompileSite *site, PyCodeObject *code) {
         PyErr_Format(PyExc_ValueError, "%U takes %d arguments, its site passes %zd slots and _c and _f", code->co_name,
                      code->co_argcount, site->arity);
     else if (code->co_flags & generator && (code->co_flags ^ flags) & generator)
-        /* CPython decides by the function's own code which kind of generator to make */
+        /* CPython chooses the kind of generator by the function's own code */
         PyErr_Format(PyExc_ValueError, "%U is a generator, the original is none of this kind", code->co_name);
     else return 1;
     return 0;
@@ -311,7 +314,7 @@ static PyObject *clear(PyObject *module, PyObject *object) {
 static PyObject *clear_all(PyObject *module, PyObject *unused) {
     for (CompileSite *site = sites; site; site = site->next)
         if (site->skipped == SKIPPED) site->skipped = NOT_SKIPPED;
-    /* freeing an entry may free sites: start over after each one */
+    /* freeing an entry may free sites, so the loop starts over after each entry */
     for (CompileSite *site = sites; site;) {
         if (!site->count) {
             site = site->next;

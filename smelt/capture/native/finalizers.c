@@ -1,12 +1,12 @@
-/* Whether code of the program runs when an object dies: a `__del__`, the `finally` of a generator that is dropped, the
- * callback of a weak reference. */
+/* Tells whether code of the program runs when an object is freed: a `__del__`, the `finally` clause of a suspended
+ * generator, or the callback of a weak reference. */
 #include "native.h"
 #include "versions.h"
 #include <opcode.h>
 
 typedef struct {
-    int left;        /* how many more objects to visit: guards need a bound */
-    PyObject *found; /* a list of the objects with finalizers; NULL: stop at the first one */
+    int left;        /* number of objects still to visit; bounded, since guards use the result */
+    PyObject *found; /* list that collects the objects with finalizers; NULL: stop at the first one */
 } Look;
 
 enum { MAX_OBJECTS = 200 };
@@ -18,8 +18,8 @@ static int number(const unsigned char **at) {
     return value;
 }
 
-/* Whether an exception handler covers an instruction. From 3.12 on, a handler that only converts StopIteration covers
-   every generator's whole body: it does not count. */
+/* Whether an exception handler covers an instruction. The handler that only converts StopIteration, which covers every
+   generator's whole body from 3.12 on, is ignored. */
 static int is_covered(PyCodeObject *code, int index) {
     const unsigned char *at = (const unsigned char *)PyBytes_AS_STRING(code->co_exceptiontable);
     const unsigned char *end = at + PyBytes_GET_SIZE(code->co_exceptiontable);
@@ -48,7 +48,7 @@ static int generator_finalizes(PyObject *value) {
 }
 
 /* -- callbacks of weak references -------------------------------------------------------------- */
-/* Callbacks of weakref's containers only remove an entry, and run no code of the program. */
+/* Whether a callback is one of weakref's containers: it only removes an entry and runs no code of the program. */
 static int is_of_tables(PyObject *callback) {
     if (!PyFunction_Check(callback)) return 0;
     PyObject *module = ((PyFunctionObject *)callback)->func_module, *name = ((PyFunctionObject *)callback)->func_name;
@@ -65,14 +65,15 @@ static int has_callback(PyObject *value) {
     return 0;
 }
 
-/* -- what dies with an object ------------------------------------------------------------------ */
+/* -- objects that are freed with an object ----------------------------------------------------- */
 static int has_finalizer(PyObject *value) {
     if (PyGen_CheckExact(value) || PyCoro_CheckExact(value) || PyAsyncGen_CheckExact(value))
         return generator_finalizes(value);
     return (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE && Py_TYPE(value)->tp_finalize) || has_callback(value);
 }
 
-/* 1: it has a finalizer; -1 with an exception. */
+/* A visitor: 1 if the object, or an object to which it refers, has a finalizer and `found` is NULL, else 0; -1 with an
+ * exception. */
 static int look(PyObject *value, void *given) {
     Look *self = given;
     PyTypeObject *type = Py_TYPE(value);

@@ -1,7 +1,6 @@
-/* The PEP 523 evaluator. On a hit the frame's code is swapped for the replacement; `resume` fills a fresh frame of the
- * original code and sets its instruction pointer. Swapping does not change who owns the frame, so CPython clears it by
- * its own rules, which differ: on 3.11 the caller of the evaluator clears the frame, from 3.12 on the evaluator itself
- * does. */
+/* The PEP 523 evaluator. On a hit, the code of the frame is replaced by the entry's. `resume` fills a new frame of the
+ * original code and sets its instruction pointer. Replacing the code does not change who clears the frame: on 3.11 the
+ * caller of the evaluator, from 3.12 on the evaluator itself. */
 #include "native.h"
 #include <opcode.h>
 #include "versions.h"
@@ -13,7 +12,8 @@
 static _PyFrameEvalFunction before; /* the evaluator installed before ours, restored on uninstall */
 static PyObject *frame_callback, *resume_callback, *watch_callback; /* strong, NULL when unset */
 static int watched; /* a frame ran uncompiled because a debugger or coverage tool follows its lines */
-/* tuples of file name prefixes: frames that run uncompiled; and those with all frames below them */
+/* tuples of file name prefixes: `prefixes` for frames that run uncompiled, `quiet_ones` for those below which all
+ * frames do */
 static PyObject *prefixes, *quiet_ones;
 #if PY_VERSION_HEX >= 0x030c0000
 static PyCodeObject *return_none; /* code of `lambda: None` */
@@ -22,18 +22,18 @@ static PyCodeObject *return_none; /* code of `lambda: None` */
 /* State handed to the next frame of `code`: either its variables and stack (a resumed frame), or only the references
    that would keep the arguments alive longer than the frame does (a replacement, which has them as its arguments). */
 struct Injection {
-    /* code: of the function called; original: what the frame then runs, NULL for a replacement */
+    /* code: of the called function; original: the code to run in its frame, NULL for a replacement */
     PyCodeObject *code, *original;
     PyObject **values;             /* owned: slots, then stack; set to NULL when the frame takes them over */
     Py_ssize_t count;
-    int offset, moves; /* moves: `code` belongs to any function, which runs normally */
+    int offset, moves; /* moves: arguments are moved into a call of any function, whose code is `code` */
     int waits;         /* whether the frame has yet to start */
 };
 
 static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing);
 static PyObject *finish(PyObject *result);
 
-static int other_is_there; /* another evaluator was seen, before or after ours; either may be put first again */
+static int other_is_there; /* whether another evaluator was seen; either of the two may be installed last */
 
 void evaluator_install(void) {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
@@ -54,9 +54,9 @@ void evaluator_uninstall(void) {
 /* -- another compiler's evaluator ---------------------------------------------------------------- */
 
 /* torch.compile installs its evaluator while some thread has a callback for new frames. If it is installed over ours,
-   it passes frames on to ours; without care it would compile what our callback runs, and ours would compile its
- * frames. */
-static PyObject *get_other, *set_other, *other_left; /* get() -> callback, set(callback) -> callback before; strong */
+ * it passes frames on to ours. Unless its callback is disabled, it would compile the functions that our callback runs,
+ * and ours would compile its functions. */
+static PyObject *get_other, *set_other, *other_left; /* get() -> callback, set(callback) -> previous callback; strong */
 
 /* Whether another compiler compiles the frames that this thread starts. -1: the query raised. */
 static int other_compiles(PyThreadState *state) {
@@ -85,7 +85,7 @@ PyObject *other_pauses(void) {
     return callback;
 }
 
-/* Restores the callback. Steals `callback`; an exception that is set stays set. */
+/* Restores the other compiler's callback. Steals `callback`; a raised exception stays set. */
 void other_continues(PyObject *callback) {
     if (callback != Py_None) {
         PyObject *type, *error, *traceback;
@@ -113,9 +113,9 @@ void frame_reserve(PyCodeObject *original, PyCodeObject *replacement) {
     if (missing > 0) grow_frame_words(original, missing);
 }
 
-/* Extends the topmost frame to the size of `code`, which it may lack if the replacement was compiled during this very
-   call: the frame was pushed last, so its end is the top of the data stack. False at the end of a chunk of the data
-   stack. */
+/* Extends the topmost frame to the size of `code`. Its size may be too small if the replacement was compiled during
+   this call. It was pushed last, so it ends at the top of the data stack. Returns 0 if the chunk of the data stack has
+   no room for it. */
 static inline int make_room(PyThreadState *state, Frame *frame, PyCodeObject *code) {
     PyObject **end = (PyObject **)frame + frame_words(code);
     if (end > state->datastack_top && end >= state->datastack_limit) return 0;
@@ -123,8 +123,9 @@ static inline int make_room(PyThreadState *state, Frame *frame, PyCodeObject *co
     return 1;
 }
 
-/* Clears a replacement's variables from `first` on: first the original's stack from its top, then the replacement's own
-   variables in the order in which they were made, so that containers die before their contents, as in eager. */
+/* Clears a replacement's variables from `first` on: first those for the original's stack, from its top, then the
+   replacement's own variables in the order of their assignment, so that containers are freed before their contents, as
+   in eager. */
 static void forget_from(PyCodeObject *replacement, Frame *frame, Py_ssize_t first) {
     for (Py_ssize_t i = replacement->co_argcount - 1; i >= first; i--) Py_CLEAR(frame->localsplus[i]);
     for (int i = replacement->co_argcount; i < replacement->co_nlocalsplus; i++) Py_CLEAR(frame->localsplus[i]);
@@ -145,8 +146,8 @@ static void forget_stack(PyCodeObject *replacement, Frame *ran, Py_ssize_t arity
 static inline PyObject *run_swapped(PyThreadState *state, Frame *frame, CacheEntry *entry, Py_ssize_t arity,
                                     PyObject *outputs) {
     PyCodeObject *original = FRAME_CODE(frame), *code = entry->replacement;
-    /* the original's cells and free variables do not exist before its first instruction: all slots behind the arguments
-       are NULL, up to its own co_nlocalsplus */
+    /* before the original's first instruction, its cells and free variables do not exist: all slots after the arguments
+       are NULL, up to its co_nlocalsplus */
     frame->localsplus[arity] = Py_NewRef(entry->constants);
     frame->localsplus[arity + 1] = outputs;
     for (int i = (int)arity + 2; i < code->co_nlocalsplus; i++) frame->localsplus[i] = NULL;
@@ -155,12 +156,12 @@ static inline PyObject *run_swapped(PyThreadState *state, Frame *frame, CacheEnt
     FRAME_SET_NEXT(frame, _PyCode_CODE(code));
     Py_DECREF(original);
     PyObject *handled = handled_now(), *result = run_frame(state, frame, 0);
-    handled_restore(handled); /* a signal handler may have raised while the replacement had set another one */
+    handled_restore(handled); /* a signal handler may have raised while the replacement had set another exception */
     if (!result) forget_stack(code, frame, arity);
     return result;
 }
 
-/* Ends a frame whose result is known without running it, as its evaluator would. */
+/* Clears a frame whose result is known although it did not run, as its evaluator would. */
 static PyObject *leave_frame(PyThreadState *state, Frame *frame, PyObject *result) {
 #if PY_VERSION_HEX >= 0x030c0000
     if (!result) return run_frame(state, frame, 1); /* unwinds and clears */
@@ -181,7 +182,7 @@ static void drop(PyObject **values, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++) Py_CLEAR(values[i]);
 }
 
-/* Keeps the evaluator installed for an injection until the frame has started; the frame itself may need it no more. */
+/* Keeps the evaluator installed until the frame of an injection has started, even if no stack stays active. */
 static void keep_evaluator_for(Injection *injection) {
     injection->waits = 1;
     evaluator_acquire();
@@ -204,7 +205,7 @@ static PyObject *call_injected(Injection *injection, PyObject *function, PyObjec
 }
 
 /* Calls the replacement as a function: f(*values, constants, outputs). Moves the values out of their array and steals
-   `outputs`, so that only the callee keeps its arguments alive. The first `arity` values are the original's
+ * `outputs`, so that only the called function keeps its arguments alive. The first `arity` values are the original's
  * variables. */
 static PyObject *run_replacement(CacheEntry *entry, PyObject *globals, PyObject **values, Py_ssize_t count,
                                  PyObject *outputs, Py_ssize_t arity) {
@@ -219,7 +220,7 @@ static PyObject *run_replacement(CacheEntry *entry, PyObject *globals, PyObject 
     args[count] = Py_NewRef(entry->constants);
     args[count + 1] = outputs;
     Injection injection = {entry->replacement, NULL, args, count + 2, 0, 0};
-    Py_INCREF(function); /* the entry may replace it by one for other globals */
+    Py_INCREF(function); /* the entry may replace its function by one for other globals */
     PyObject *handled = handled_now();
     result = call_injected(&injection, function, args, (size_t)count + 2, NULL);
     handled_restore(handled);
@@ -230,7 +231,7 @@ static PyObject *run_replacement(CacheEntry *entry, PyObject *globals, PyObject 
     return result;
 }
 
-/* Where the frame cannot be extended: runs the replacement in a new frame. Steals `outputs`. */
+/* Runs the replacement in a new frame if the present one cannot be extended. Steals `outputs`. */
 static PyObject *run_called(PyThreadState *state, Frame *frame, CacheEntry *entry, Py_ssize_t arity, PyObject *outputs) {
     return leave_frame(state, frame, run_replacement(entry, frame->f_globals, frame->localsplus, arity, outputs, arity));
 }
@@ -267,8 +268,8 @@ static PyObject *call_back(PyObject *callback, PyObject *key, const Scope *scope
     return result;
 }
 
-/* Looks up the entries, calls the callback on a miss, then looks them up again. MISS: `after`, unless NULL, is the
- * callback's result, for `notify_returned`. */
+/* Looks up the entries; on a miss, calls the callback and looks them up once more. If that is a MISS too, `after` gets
+ * the callback's result for `notify_returned`, unless it is NULL. */
 static enum Outcome find(CompileSite *site, PyObject *key, PyObject *callback, const Scope *scope, CacheEntry **entry,
                          PyObject **outputs, PyObject **after) {
     *after = NULL;
@@ -282,8 +283,8 @@ static enum Outcome find(CompileSite *site, PyObject *key, PyObject *callback, c
     return outcome;
 }
 
-/* The original has returned `result`: calls what the frame callback returned, unless `result` is NULL (an
- * exception). */
+/* Calls the function that the frame callback returned, after the original frame has returned `result`; does not call
+ * it if `result` is NULL (an exception). */
 static PyObject *notify_returned(PyObject *after, PyObject *result) {
     if (!after) return result;
     if (result) {
@@ -303,7 +304,8 @@ static int starts_with_any(PyObject *text, PyObject *tuple) {
     return 0;
 }
 
-/* Makes the site of a code that an active thread runs for the first time. NULL with an exception when out of memory. */
+/* Makes the site of a code object that an active thread runs for the first time. NULL with an exception when out of
+ * memory. */
 static CompileSite *meet(PyCodeObject *code) {
     CompileSite *site = site_make(code);
     if (!site) return NULL;
@@ -315,8 +317,8 @@ static CompileSite *meet(PyCodeObject *code) {
 }
 
 /* -- tracebacks -------------------------------------------------------------------------------- */
-/* The byte offset in `code` of the instruction with the source position of `offset` in a replacement; -1: there is
- * none. */
+/* The byte offset in `code` of the instruction that has the source position of `offset` in a replacement; -1 if there
+ * is no such instruction. */
 static int instruction_at(PyCodeObject *replacement, int offset, PyCodeObject *code) {
     int said[4], found[4];
     if (offset < 0 || !PyCode_Addr2Location(replacement, offset, &said[0], &said[1], &said[2], &said[3])) return -1;
@@ -327,8 +329,8 @@ static int instruction_at(PyCodeObject *replacement, int offset, PyCodeObject *c
     return -1;
 }
 
-/* `error` was caught by the frame `before`, whose execution continues in the frame object `now`. Replaces the frame in
-   the traceback, which then keeps `now` and its variables alive, as it would if one frame had run throughout. */
+/* Replaces the frame `before`, which caught `error`, by the frame object `now`, in which execution continues, in the
+   traceback of `error`. The traceback then keeps `now` and its variables alive, as if one frame had run throughout. */
 static int hand_over(PyObject *error, PyObject *before, PyObject *now) {
     PyTracebackObject *head = (PyTracebackObject *)((PyBaseExceptionObject *)error)->traceback;
     if (!head || !PyTraceBack_Check(head) || (PyObject *)head->tb_frame != before) return 0;
@@ -338,7 +340,7 @@ static int hand_over(PyObject *error, PyObject *before, PyObject *now) {
     Py_DECREF(line);
     PyFrameObject *handed = head->tb_frame;
     PyCodeObject *left = PyFrame_GetCode(handed), *code = PyFrame_GetCode((PyFrameObject *)now);
-    int offset = head->tb_lasti; /* of a replacement: offsets in the original are encoded as -2 - offset */
+    int offset = head->tb_lasti; /* in a replacement, offsets in the original are encoded as -2 - offset */
     if (offset < -1) offset = -2 - offset;
     else if (left != thread.stack.original) offset = instruction_at(left, offset, thread.stack.original);
     head->tb_lasti = code == thread.stack.original || offset < 0 ? offset : -2 - offset;
@@ -359,7 +361,7 @@ static PyObject *frame_object(PyThreadState *state, Frame *frame) {
     return object;
 }
 
-/* `frame` is filled: moves the tracebacks of exceptions that it handles from the frame that it continues to it. The
+/* Moves the tracebacks of exceptions that the filled `frame` handles from the frame that it continues to `frame`. The
    exceptions are on its stack, except the innermost one, which an except clause may have popped. */
 static int take_tracebacks(PyThreadState *state, Frame *frame, Py_ssize_t count) {
     PyObject *before = stack_of(state)->continues;
@@ -374,7 +376,7 @@ static int take_tracebacks(PyThreadState *state, Frame *frame, Py_ssize_t count)
     return failed ? -1 : 0;
 }
 
-/* The same for a replacement, which calls this itself. */
+/* Puts the calling frame, a replacement, into the traceback of `error` in place of the frame that caught it. */
 static PyObject *stand_for(PyObject *module, PyObject *error) {
     PyObject *before = stack_now()->continues;
     if (!before || !PyExceptionInstance_Check(error)) Py_RETURN_NONE;
@@ -421,7 +423,7 @@ static int call_quietly(PyObject *callback) {
 static PyObject *evaluate_lent(PyThreadState *state, Frame *frame) {
     PyCodeObject *code = FRAME_CODE(frame);
     CompileSite *site = site_find((PyObject *)code);
-    if (!site) site = meet(code); /* create the site now: a code without one would be captured later */
+    if (!site) site = meet(code); /* makes the site here, since a code object without a site would be captured later */
     if (!site) return leave_frame(state, frame, NULL);
     if (site->unlent || !(code->co_flags & CO_OPTIMIZED) || FRAME_NEXT(frame) != _PyCode_CODE(code) ||
         lines_are_watched(state))
@@ -466,7 +468,7 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
     if (self->active && ((site && site->skipped == QUIET) || stack_is_short(state))) return run_quietly(state, frame);
     if ((site && site->skipped) || !self->active || FRAME_NEXT(frame) != _PyCode_CODE(code))
         return run_frame(state, frame, 0);
-    if (state->tracing > self->tracing) return run_quietly(state, frame); /* a hook for audits or profiles runs */
+    if (state->tracing > self->tracing) return run_quietly(state, frame); /* a hook for audits or profiles is running */
     int compiles = other_compiles(state);
     if (compiles) return compiles < 0 ? leave_frame(state, frame, NULL) : run_frame(state, frame, 0);
     if (lines_are_watched(state)) {
@@ -499,7 +501,7 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
 
 /* -- resume ------------------------------------------------------------------------------------ */
 
-/* Whether the slot is a variable of an inlined comprehension: it holds plain values there, though it is a cell
+/* Whether the slot is a variable of an inlined comprehension, in which it contains plain values, although it is a cell
  * elsewhere. */
 static int of_a_comprehension(PyCodeObject *code, Py_ssize_t slot) {
 #if PY_VERSION_HEX >= 0x030c0000
@@ -511,7 +513,7 @@ static int of_a_comprehension(PyCodeObject *code, Py_ssize_t slot) {
     return 0;
 }
 
-/* Slots of cell and free variables must hold cells: CPython dereferences them unchecked. */
+/* Whether the slots of cell and free variables contain cells, since CPython dereferences them unchecked. */
 int slots_are_cells(PyCodeObject *code, PyObject *slots) {
     const char *kinds = PyBytes_AS_STRING(code->co_localspluskinds);
     for (Py_ssize_t i = 0; i < code->co_nlocalsplus; i++) {
@@ -534,7 +536,7 @@ static PyObject *injected_function(ResumePoint *point, PyObject *globals, PyObje
         if (!function) return NULL;
         Py_XSETREF(point->function, function);
     }
-    /* read by tracebacks and debuggers only: the frame's free variables come with the slots */
+    /* only tracebacks and debuggers read the closure: the frame's free variables are among the slots */
     if (closure != PyFunction_GET_CLOSURE(function) && PyFunction_SetClosure(function, closure ? closure : Py_None) < 0)
         return NULL;
     return function;
@@ -563,16 +565,16 @@ static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *
     return outcome == MISS ? notify_returned(after, run_at(point, globals, func, values, count)) : result;
 }
 
-/* The rest of a frame's execution: a residual that ends with a break returns it to the code that runs the frame, so
+/* The continuation of a frame. A residual that ends with a graph break returns it to the C code that runs the frame, so
    that a loop with a break in each iteration needs no deeper stack than the program itself. */
 typedef struct {
     PyObject_HEAD
     ResumePoint *point;
     PyObject *globals, *func; /* func: NULL outside of functions */
-    PyObject **values;        /* slots, then stack; those taken over are NULL */
+    PyObject **values;        /* slots, then stack; moved values are NULL */
     Py_ssize_t count;
     PyObject *handled; /* the exception handled at the resume point, or NULL */
-    PyObject *before;  /* the frame object of the residual that has ended, if it is in tracebacks, or NULL */
+    PyObject *before;  /* the frame object of the residual that has ended, if a traceback contains it, or NULL */
 } Continuation;
 
 static int continuation_traverse(Continuation *self, visitproc visit, void *arg) {
@@ -622,7 +624,7 @@ static void forget_variables(void) {
     forget_from(code, frame, 0);
 }
 
-/* Moves the items out of the lists, so that they live only as long as the resumed frame needs them. */
+/* Makes a continuation. Moves the items out of the lists, so that the resumed frame alone keeps them alive. */
 static PyObject *continuation(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots, PyObject *stack,
                               PyObject *handled) {
     Py_ssize_t first = PyList_GET_SIZE(slots), count = first + PyList_GET_SIZE(stack);
@@ -650,7 +652,7 @@ static PyObject *continuation(ResumePoint *point, PyObject *globals, PyObject *f
     return (PyObject *)self;
 }
 
-/* Runs the frame to its end, or to the next continuation. */
+/* Runs a continuation; returns the frame's result, or its next continuation. */
 static PyObject *run_continuation(Continuation *self) {
     PyObject *outer = handled_now(), *continues = stack_now()->continues, *result;
     PyCodeObject *original = thread.stack.original;
@@ -680,7 +682,7 @@ static PyObject *finish(PyObject *result) {
     return result;
 }
 
-/* A call as bytecode makes it: a Python function owns its arguments. */
+/* Calls a function as bytecode does: a Python function owns its arguments. */
 static PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     if (count != 3 || !PyList_Check(args[1]) || !PyTuple_Check(args[2]))
         return PyErr_Format(PyExc_TypeError, "call_moving(callable, list of arguments, tuple of names)");

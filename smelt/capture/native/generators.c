@@ -1,4 +1,5 @@
-/* Generators that capture interpreted and that outlive it: made as real ones, suspended at a `yield`. */
+/* Makes real generators, suspended at a `yield`, for generators that capture has interpreted and that outlive the
+   capture. */
 #include "native.h"
 #include "versions.h"
 
@@ -10,7 +11,7 @@ static PyObject *closure_of(PyCodeObject *code, PyObject *slots) {
     return closure;
 }
 
-/* A generator of `code` that has not started. Its arguments are unset. */
+/* Makes a generator of `code` that has not started and whose arguments are unset. */
 static PyObject *fresh_generator(PyCodeObject *code, PyObject *globals, PyObject *slots) {
     PyCodeObject *callable = code_without_arguments(code);
     PyObject *function = callable ? PyFunction_New((PyObject *)callable, globals) : NULL;

@@ -1,8 +1,9 @@
-/* The exception being handled: `sys.exception()` gives it, a bare `raise` raises it, and new exceptions get it as their
- * context. A frame that runs in place of another sets it where the program would, and restores it. */
+/* Sets the exception that is being handled: `sys.exception()` returns it, a bare `raise` raises it, and new exceptions
+ * get it as their context. A frame that runs in place of another one sets it where the program's frame would, and
+ * restores it. */
 #include "native.h"
 
-/* Steals `error`, returns the exception handled before; NULL: none. */
+/* Steals `error`; returns the exception that was handled before, or NULL. */
 PyObject *handled_swap(PyObject *error) {
     _PyErr_StackItem *top = PyThreadState_Get()->exc_info;
     PyObject *before = top->exc_value;
@@ -10,10 +11,10 @@ PyObject *handled_swap(PyObject *error) {
     return before;
 }
 
-/* A new reference. */
+/* The exception that is being handled, as a new reference; NULL if none is. */
 PyObject *handled_now(void) { return Py_XNewRef(PyThreadState_Get()->exc_info->exc_value); }
 
-/* Steals `error`. The exception that is being raised, if any, stays unchanged. */
+/* Handles `error`, which is stolen; an exception that is being raised stays unchanged. */
 void handled_restore(PyObject *error) { Py_XDECREF(handled_swap(error)); }
 
 static int is_handled(PyObject *error, const char *who) {
@@ -28,7 +29,8 @@ static PyObject *handle(PyObject *module, PyObject *error) {
     return before ? before : Py_NewRef(Py_None);
 }
 
-/* In C, because a Python `finally` that restores the exception would itself be handling one. */
+/* Calls a function while `error` is handled. In Python, the `finally` clause that restores the exception would itself
+ * handle one. */
 static PyObject *call_handling(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     if (count < 2) return PyErr_Format(PyExc_TypeError, "call_handling(exception or None, callable, arguments ...)");
     if (!is_handled(args[0], "call_handling()")) return NULL;
@@ -38,7 +40,8 @@ static PyObject *call_handling(PyObject *module, PyObject *const *args, Py_ssize
     return result;
 }
 
-/* `raise` would overwrite the exception's context, set when it was first raised, with the one being handled. */
+/* Raises an exception without a change of its context, which the statement `raise` would set to the exception being
+ * handled. */
 static PyObject *reraise(PyObject *module, PyObject *error) {
     if (!PyExceptionInstance_Check(error))
         return PyErr_Format(PyExc_TypeError, "reraise() wants an exception, not %s", Py_TYPE(error)->tp_name);

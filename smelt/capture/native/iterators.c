@@ -1,14 +1,14 @@
-/* The position of an iterator over a dict or set, read and set. Such an iterator raises when its dict or set has
- * changed size, so one that outlives a capture must iterate the very same object and know the size at its start.
- * `__reduce__` gives an iterator over a list of the rest, which knows neither. */
+/* Reads and sets the position of an iterator over a dict or set. Such an iterator raises an error when its dict or set
+ * has changed size, so an iterator that outlives a capture must refer to the same object and know its size at the
+ * start. `__reduce__` does not serve: it gives an iterator over a list of the remaining items. */
 #include "native.h"
 
-/* As in CPython's Objects/dictobject.c and Objects/setobject.c, 3.11 to 3.13. */
+/* Layouts as in CPython's Objects/dictobject.c and Objects/setobject.c, 3.11 to 3.13. */
 typedef struct {
     PyObject_HEAD
     PyObject *iterated; /* the dict or set; NULL when it is exhausted */
-    Py_ssize_t used;    /* number of items when the iterator was made; -1 once it raised */
-    Py_ssize_t at;      /* index of the entry to look at next */
+    Py_ssize_t used;    /* number of items when the iterator was made; -1 after it has raised an error */
+    Py_ssize_t at;      /* index of the next entry to read */
 } SizedIterator;
 
 typedef struct {
@@ -22,7 +22,7 @@ typedef struct {
     Py_ssize_t left;
 } SetIterator;
 
-static PyTypeObject *set_iterator; /* a builtin type, which never dies */
+static PyTypeObject *set_iterator; /* a builtin type, which is never freed */
 
 static Py_ssize_t *left_of(PyObject *value) {
     PyTypeObject *kind = Py_TYPE(value);
@@ -74,7 +74,7 @@ static PyObject *set_iterator_position(PyObject *module, PyObject *args) {
     SizedIterator *self = (SizedIterator *)value;
     if (!self->iterated) return PyErr_Format(PyExc_ValueError, "this iterator is exhausted");
     if (Py_TYPE(value) == set_iterator) {
-        if (passed > PySet_GET_SIZE(self->iterated)) passed = 0; /* the set has shrunk: the iterator is to raise */
+        if (passed > PySet_GET_SIZE(self->iterated)) passed = 0; /* the set has shrunk: the iterator then raises */
         while (passed-- > 0) {
             PyObject *item = PyIter_Next(value);
             if (!item) return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);

@@ -37,7 +37,7 @@ typedef struct {
     PyObject *const *slots; /* an unset slot is NULL or smelt_null */
     Py_ssize_t count;
     PyObject *globals, *builtins;
-    PyObject *func; /* the frame's function, NULL when there is none */
+    PyObject *func; /* the frame's function, or NULL */
 } Scope;
 
 PyObject *scope_builtins(PyObject *globals, PyObject *func); /* borrowed */
@@ -53,7 +53,7 @@ typedef struct {
 
 extern PyTypeObject GuardsType;
 enum Outcome guards_evaluate(PyObject *guards, const Scope *scope, PyObject **outputs);
-enum Outcome guards_explain(PyObject *guards, const Scope *scope, Failure *failure); /* which one fails */
+enum Outcome guards_explain(PyObject *guards, const Scope *scope, Failure *failure); /* finds the guard that fails */
 int guards_ready(PyObject *module);
 PyObject *set_equality(PyObject *module, PyObject *function);
 PyObject *is_slot_method(PyObject *module, PyObject *object);
@@ -83,27 +83,27 @@ typedef struct CompileSite CompileSite;
 
 typedef struct {
     PyObject_HEAD
-    CompileSite *site; /* NULL once removed; borrowed */
+    CompileSite *site; /* borrowed; NULL after the removal */
     PyObject *guards, *constants;
     PyCodeObject *replacement;
-    PyObject *owner;    /* only calls of this owner may hit it; NULL: all calls */
-    int borrowed;       /* its site holds no strong reference: the owner does */
-    PyObject *function; /* the replacement as a function, made when it is called and not swapped */
+    PyObject *owner;    /* only calls of this owner may use the entry; NULL: all calls */
+    int borrowed;       /* whether its site has no strong reference to it, since the owner has */
+    PyObject *function; /* the replacement as a function, made when it is called in place of swapped */
     unsigned long long hits;
     PyObject *weakrefs;
 } CacheEntry;
 
-/* Whether frames of a site run uncompiled. SKIPPED: until `clear`; all others for ever. PINNED: smelt's own code.
-   QUIET: and so do all frames below them. NEVER: because of its file or kind. */
+/* Whether frames of a site run uncompiled. SKIPPED: until `clear`. The other kinds are permanent. PINNED: code of smelt
+   itself. QUIET: frames below them run uncompiled as well. NEVER: code excluded by its file or kind. */
 enum { NOT_SKIPPED = 0, SKIPPED = 1, PINNED = 2, QUIET = 3, NEVER = 4 };
 
 struct CompileSite {
     CacheEntry **entries;
     Py_ssize_t count, room;
-    unsigned long generation; /* changes with the list: entries may come and go while guards run Python */
-    Py_ssize_t arity;         /* slots that a replacement takes before _c and _f */
+    unsigned long generation; /* changes with the list of entries, which Python code of guards may change */
+    Py_ssize_t arity;         /* number of a replacement's parameters before _c and _f */
     int skipped;
-    int unlent;         /* runs uncompiled when C code calls it inside of `lend` */
+    int unlent;         /* whether the code runs uncompiled if C code calls it inside of `lend` */
     PyCodeObject *code; /* borrowed; NULL for resume points */
     CompileSite *previous, *next;
 };
@@ -111,7 +111,7 @@ struct CompileSite {
 typedef struct {
     PyObject_HEAD
     CompileSite site;
-    PyCodeObject *code, *injected; /* injected: the copy without arguments that frames are made from */
+    PyCodeObject *code, *injected; /* injected: the copy without arguments of which frames are made */
     PyObject *function;            /* of `injected`, cached for one globals dict */
     int offset;
     Py_ssize_t depth;
@@ -136,10 +136,10 @@ typedef struct Injection Injection;
 /* The state of one stack of Python frames. A thread has one, or one for each greenlet, of which it runs one at a time. */
 typedef struct Stack Stack;
 struct Stack {
-    int active;           /* the hook acts on frames that this stack starts */
-    /* `state->tracing` when the innermost call began: running hooks for traces, profiles and audits */
+    int active;           /* whether the hook acts on frames that this stack starts */
+    /* `state->tracing` at the beginning of the innermost call: number of running hooks (traces, profiles, audits) */
     int tracing;
-    PyObject *owner;      /* of the innermost `call`; borrowed from it */
+    PyObject *owner;      /* owner passed to the innermost `call`; borrowed from it */
     Injection *injection; /* the frame that a continuation is about to start */
     /* the callback of `lend`, which gives the results of frames that start now; borrowed from its caller */
     PyObject *lender;
@@ -147,7 +147,7 @@ struct Stack {
     PyCodeObject *original; /* the code whose frame the continuation resumes; borrowed */
     /* identifies the stack: the first chunk of its data stack, which lives as long as the stack */
     void *root;
-    Stack *next;            /* next suspended stack of this thread that has state to keep */
+    Stack *next;            /* next suspended stack of this thread with state to restore */
 };
 
 typedef struct {
@@ -160,8 +160,8 @@ typedef struct {
 extern _Thread_local Thread thread;
 void change_stack(PyThreadState *state);
 
-/* The state of the running stack. Call it again after anything that may have run Python code, which may have switched
-   to another greenlet and back. */
+/* The state of the running stack. Call this function once more after code that may have run Python, which may have
+   switched to another greenlet and back. */
 static inline Stack *stack_of(PyThreadState *state) {
     /* chunk addresses are reused, so only a root is compared with a root */
     _PyStackChunk *chunk = state->datastack_chunk;

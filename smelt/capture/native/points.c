@@ -1,9 +1,9 @@
-/* ResumePoint: an instruction of a code object at which execution continues after a graph break; has its own
- * entries. */
+/* ResumePoint: an instruction of a code object at which execution continues after a graph break. It is a compile site
+ * with its own entries. */
 #include "native.h"
 #include <structmember.h>
 
-/* A copy of `code` that takes no arguments: frames made from it have the original's layout. */
+/* A copy of `code` without parameters, whose frames have the layout of the original's. */
 PyCodeObject *code_without_arguments(PyCodeObject *code) {
     PyObject *replace = PyObject_GetAttrString((PyObject *)code, "replace"), *empty = PyTuple_New(0), *copy = NULL;
     PyObject *changes = Py_BuildValue("{s:i,s:i,s:i,s:i}", "co_argcount", 0, "co_posonlyargcount", 0,

@@ -1,6 +1,7 @@
-/* Where the evaluator acts: a stack is active inside `call` and Compiled, inactive again inside Quiet and callbacks.
+/* Activates the evaluator for stacks of Python frames: `call` and Compiled activate it, Quiet and callbacks deactivate
+ * it.
  *
- * The evaluator is installed only while some stack is active, because its presence turns off CPython's inlining of
+ * The evaluator is installed only while some stack is active, because while it is, CPython does not inline
  * Python-to-Python calls in the whole process. */
 #define _GNU_SOURCE
 #include "native.h"
@@ -12,7 +13,7 @@ static Py_ssize_t users; /* active stacks and pending injections */
 
 void evaluator_acquire(void) {
     users++;
-    /* each time: another evaluator, when uninstalled, restored the one from before its installation */
+    /* at each activation: another evaluator may, when uninstalled, have restored the one that preceded it */
     evaluator_install();
 }
 
@@ -28,9 +29,9 @@ static int is_idle(const Stack *stack) {
            !stack->original;
 }
 
-/* The thread has switched from `thread.stack` to the stack with this root: saves the state of the former and loads that
-   of the latter. A stack outside of any `call` has no state to save; one inside lives, and so does its root, until the
-   call ends. */
+/* Saves the state of `thread.stack` and loads that of the stack with this root, to which the thread has switched. A
+   stack outside of any `call` has no state to save; a stack inside of one lives, and so does its root, until the call
+   ends. */
 static void switch_to(void *root) {
     Stack *kept = is_idle(&thread.stack) ? NULL : malloc(sizeof(Stack));
     if (kept) {
@@ -83,7 +84,7 @@ int set_active(int active) {
 
 /* -- the C stack ------------------------------------------------------------------------------- */
 static char *find_middle(void) {
-    char *middle = (char *)1; /* on other systems: never short */
+    char *middle = (char *)1; /* on other systems the stack is never found short */
 #ifdef __linux__
     pthread_attr_t attributes;
     void *low;
@@ -171,7 +172,7 @@ static PyObject *set_eager(PyObject *module, PyObject *on) {
     int eager = PyObject_IsTrue(on);
     if (eager < 0) return NULL;
     thread.eager = eager;
-    if (eager) set_active(0); /* also for the rest of a running call */
+    if (eager) set_active(0); /* takes effect in a running call as well */
     Py_RETURN_NONE;
 }
 

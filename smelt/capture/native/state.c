@@ -1,6 +1,6 @@
-/* The ambient modes of torch that change what an operator does: grad mode, autocast, default dtype ... Each has a
- * reader: a C function without side effects inside torch's libraries, called through its address, or a Python function
- * without arguments. Modes that are entered through the thread-local dispatch key set of libc10 (vmap and grad
+/* Compares the ambient modes of torch that change what an operator does: grad mode, autocast, default dtype, and so
+ * on. Each mode has a reader: a C function without side effects in torch's libraries, which is called by its address,
+ * or a Python function without arguments. Modes that set bits of libc10's thread-local dispatch key set (vmap and grad
  * transforms, dispatch modes, inference mode, autocast) are compared by that set. */
 #include "native.h"
 #include <dlfcn.h>
@@ -19,11 +19,11 @@ static Reader *readers;
 static Py_ssize_t reader_count;
 static const char *key_symbol = "_ZN3c104impl26raw_local_dispatch_key_setE";
 static void *key_library;
-static unsigned epoch; /* changes with the readers */
+static unsigned epoch; /* changes when readers are added or removed */
 static _Thread_local const uint64_t *thread_keys;
 static _Thread_local unsigned thread_epoch;
 
-/* This thread's two words of the dispatch key set, NULL when unknown. */
+/* The two words of this thread's dispatch key set; NULL if their address is not known. */
 static inline const uint64_t *dispatch_keys(void) {
     if (thread_epoch != epoch) {
         thread_keys = key_library ? dlsym(key_library, key_symbol) : NULL; /* glibc resolves for the calling thread */

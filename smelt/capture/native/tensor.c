@@ -1,7 +1,8 @@
-/* TensorSpec: the metadata that compiled code relies on, compared with a tensor's in a few ns.
+/* TensorSpec: the metadata on which compiled code relies, compared with a tensor's metadata in a few nanoseconds.
  *
- * Metadata is read from the TensorImpl at offsets that smelt/capture/guards/calibrate.py searched for and checked on tensors
- * of many kinds. A spec whose example does not read back as Python describes it compares through Python instead. */
+ * Metadata is read from the TensorImpl at offsets that smelt/capture/guards/calibrate.py has found and checked on
+ * tensors of many kinds. If the raw reads of a spec's example differ from its description by Python, the spec compares
+ * tensors through Python. */
 #include "tensor.h"
 #include <structmember.h>
 
@@ -40,7 +41,7 @@ static int read_ints(PyObject *tuple, int64_t *to) {
     return 0;
 }
 
-/* Sizes, then strides (any where there are none) of a described tensor; NULL with an exception. */
+/* Sizes, then strides, of a described tensor; strides of a tensor without strides match all. NULL with an exception. */
 static int64_t *facts_ints(const Facts *facts) {
     Py_ssize_t ndim = PyTuple_GET_SIZE(facts->shape);
     int64_t *ints = PyMem_Malloc((size_t)(2 * ndim + 1) * sizeof(int64_t));
@@ -52,7 +53,7 @@ static int64_t *facts_ints(const Facts *facts) {
     return NULL;
 }
 
-/* The first difference in words (new reference), None, NULL with an exception. */
+/* A text for the first difference as a new reference; None if the tensor matches; NULL with an exception. */
 static PyObject *difference(const TensorSpec *spec, const Facts *facts, const int64_t *ints) {
     int equal = PyObject_RichCompareBool(facts->dtype, spec->dtype, Py_EQ);
     if (equal < 0) return NULL;
@@ -120,7 +121,7 @@ PyObject *tensor_size(PyObject *tensor, Py_ssize_t dim, int raw) {
 }
 
 /* -- the type ---------------------------------------------------------------------------------- */
-/* A new tuple of `ndim` ints or Nones from the argument, or the example's. */
+/* Makes a tuple of `ndim` ints or Nones from the argument `given`, or from the example's tuple if it is None. */
 static PyObject *pattern(PyObject *given, PyObject *example, Py_ssize_t ndim, const char *what) {
     PyObject *tuple = PySequence_Tuple(given ? given : example);
     if (tuple && PyTuple_GET_SIZE(tuple) != ndim) {
@@ -130,7 +131,7 @@ static PyObject *pattern(PyObject *given, PyObject *example, Py_ssize_t ndim, co
     return tuple;
 }
 
-/* The dimensions that are dense in memory, innermost first. */
+/* Sets the dimensions that must be dense in memory, innermost first. */
 static int set_order(TensorSpec *spec, PyObject *order) {
     Py_ssize_t count = PySequence_Size(order);
     spec->order = count < 0 ? NULL : PySequence_Tuple(order);
@@ -161,7 +162,7 @@ static int set_shape(TensorSpec *spec, const Facts *facts, PyObject *shape, PyOb
     return spec->stride ? read_ints(spec->stride, spec->wanted + ndim) : -1;
 }
 
-/* Whether the example reads back as Python describes it. */
+/* Whether raw reads of the example give the metadata by which Python describes it. */
 static int reads_raw(const Facts *facts, PyObject *tensor) {
     if (!layout.known || !facts->plain || facts->stride == Py_None) return 0;
     char *impl = impl_of(tensor);
@@ -177,7 +178,7 @@ static int reads_raw(const Facts *facts, PyObject *tensor) {
     return same;
 }
 
-/* itemsize and is_float_on_cpu; -1 with an exception. */
+/* Sets itemsize and is_float_on_cpu; -1 with an exception. */
 static int set_element(TensorSpec *spec) {
     PyObject *size = PyObject_GetAttrString(spec->dtype, "itemsize");
     PyObject *floating = PyObject_GetAttrString(spec->dtype, "is_floating_point");

@@ -1,10 +1,10 @@
-/* TensorSpec as the guards' loop sees it: the expected metadata, and raw reads of a tensor's own. */
+/* TensorSpec for the loop over guards: the expected metadata, and raw reads of a tensor's metadata. */
 #ifndef SMELT_CAPTURE_TENSOR_H
 #define SMELT_CAPTURE_TENSOR_H
 
 #include "native.h"
 
-/* up to this rank sizes and strides are inside of the TensorImpl; checked by the calibration */
+/* maximum rank whose sizes and strides are inside of the TensorImpl; the calibration checks it */
 enum { INLINE_DIMS = 5 };
 enum { LOOK_AHEAD = 16 }; /* prefetch distance, in values */
 
@@ -32,7 +32,7 @@ typedef struct {
     int64_t *wanted; /* ndim sizes, ndim strides, then the dimensions of `order` */
     PyObject *order; /* tuple of dimensions that are dense in memory, innermost first; NULL: not compared */
     int32_t ndim, ordered; /* ordered: length of `order` */
-    int8_t requires_grad; /* -1: any */
+    int8_t requires_grad; /* -1: not compared */
     int8_t raw, is_float_on_cpu;
     int32_t itemsize;
 } TensorSpec;
@@ -55,8 +55,8 @@ static inline const int64_t *strides_of(const int64_t *sizes, int64_t ndim) {
     return sizes + (ndim <= INLINE_DIMS ? INLINE_DIMS : ndim);
 }
 
-/* Whether strides are those of a dense tensor, also where a size of 0 or 1 makes them arbitrary: results follow
- * them. */
+/* Whether the strides are those of a dense tensor, also of dimensions of size 0 or 1, whose strides are arbitrary but
+ * determine the strides of results. */
 static inline int is_dense_in_order(const TensorSpec *spec, const int64_t *sizes, const int64_t *strides) {
     const int64_t *order = spec->wanted + 2 * spec->ndim;
     int64_t expected = 1;

@@ -1,6 +1,6 @@
-/* Variants(make, kind_of, mode, most): dispatches a call to the version of a function that was made for inputs of these
- * kinds. The kind of an input is a TensorSpec, a number or None, or any other value of `kind_of`, which is then called
- * again to compare. The value of `mode()`, such as whether gradients are recorded, is compared as well. */
+/* Variants(make, kind_of, mode, most): dispatches a call to the version of a function that was made for the kinds of
+ * its inputs. The kind of an input is a TensorSpec, a number, None, or another value of `kind_of`, which is then
+ * called for each comparison. The value of `mode()`, such as whether gradients are recorded, is compared as well. */
 #include "guards/guards.h"
 #include "tensor.h"
 #include <structmember.h>
@@ -17,7 +17,7 @@ typedef struct {
     Variant *variants;
 } Variants;
 
-/* 1, 0; -1 with an exception. */
+/* Whether an input is of the kind; -1 with an exception. */
 static int is_of_kind(PyObject *kind_of, PyObject *kind, PyObject *value) {
     if (Py_TYPE(kind) == &TensorSpecType) return tensor_spec_matches(kind, value);
     if (is_immutable(kind)) return equal_constants(value, kind);
@@ -39,7 +39,7 @@ static void move_to_front(Variants *self, Py_ssize_t index) {
     self->variants[0] = found;
 }
 
-/* The version for the inputs: a new reference; NULL without an exception: there is none. */
+/* The version for the inputs as a new reference; NULL without an exception if there is no such version. */
 static PyObject *find(Variants *self, PyObject *mode, PyObject *const *args, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < self->count; i++) {
         if (self->variants[i].mode != mode) continue;

@@ -1,4 +1,4 @@
-/* CPython's internal frame, with one set of names for 3.11, 3.12 and 3.13. Included by frame.c and generators.c. */
+/* CPython's internal frame by the same names on 3.11, 3.12 and 3.13. Included by frame.c and generators.c. */
 #ifndef SMELT_CAPTURE_VERSIONS_H
 #define SMELT_CAPTURE_VERSIONS_H
 

@@ -1,11 +1,11 @@
-/* Concatenation of many small tensors: the checks of torch.cat take longer for each of them than copying it. */
+/* Concatenates many small tensors, for which the checks of torch.cat take longer than the copies. */
 #include "concatenate.h"
 #include "tensor.h"
 #include <stdint.h>
 #include <string.h>
 
-/* concatenate(sizes, out, tensors): sizes are 64-bit integers, the number of rows, then the bytes of each tensor in a
- * row. All tensors are contiguous; the caller guarantees that they have these sizes. */
+/* concatenate(sizes, out, tensors): sizes are 64-bit integers: the number of rows, then for each tensor the bytes of
+ * its share of a row. All tensors are contiguous; the caller guarantees that they have these sizes. */
 static PyObject *concatenate(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     if (count != 3 || !PyBytes_Check(args[0]) || !PyTuple_Check(args[2]))

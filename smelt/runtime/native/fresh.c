@@ -1,8 +1,8 @@
 /* Fresh(shape, stride, code, bits): makes uninitialised CPU tensors of one kind. Small ones are left to torch.
  *
- * A large tensor is a block of the heap wrapped through DLPack's C exchange table, which torch publishes as
- * `torch.Tensor.__dlpack_c_exchange_api__`; its deleter, called when the last reference to the storage is gone, on any
- * thread, returns the block. */
+ * A large tensor is a block of the heap, wrapped by DLPack's C exchange table, which torch publishes as
+ * `torch.Tensor.__dlpack_c_exchange_api__`. Its deleter returns the block. It is called, on any thread, when the last
+ * reference to the storage is released. */
 #include "fresh.h"
 #include "../../base/native/dlpack.h"
 #include "heap.h"
@@ -28,9 +28,9 @@ typedef struct {
 
 static const Exchange *exchange;
 
-/* The fields by which a storage of torch's own allocator, unlike an exchanged one, can be resized: the allocator of new
- * memory, at a word of the storage, and a flag at a byte. The old memory returns to the heap by its deleter, as always.
- * Unknown while `allocator` is 0. */
+/* The fields that make an exchanged storage resizable, like a storage of torch's own allocator: the allocator of new
+ * memory, at a word of the storage, and a flag, at a byte of it. After a resize, the deleter returns the old memory to
+ * the heap, as always. The positions are not known while `allocator` is 0. */
 static struct {
     int word, byte;
     uint64_t allocator;
@@ -47,7 +47,7 @@ const Exchange *smelt_exchange(void) { return exchange; }
 
 static void give_back(Managed *managed) { smelt_heap_give(managed); }
 
-/* A block of the heap as a tensor; its data follows its description. */
+/* Makes a tensor of a block of the heap, which contains the description and then the data. */
 static PyObject *tensor_of(char *block, int rank, const int64_t *shape, const int64_t *strides, Type type) {
     Head *head = (Head *)block;
     memcpy(head->dims, shape, (size_t)rank * sizeof(int64_t));
@@ -72,7 +72,7 @@ static PyObject *fresh_vectorcall(PyObject *self, PyObject *const *args, size_t 
         return NULL;
     }
     char *block = smelt_heap_take(kind->bytes + HEADER);
-    if (!block) { /* no memory, or other mappings where the heap would grow: torch's allocator decides */
+    if (!block) { /* no memory, or other mappings at the addresses for the heap: torch's allocator decides */
         smelt_heap_trim();
         return PyObject_CallNoArgs(kind->otherwise);
     }

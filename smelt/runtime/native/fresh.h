@@ -5,8 +5,8 @@
 #include "../../base/native/dlpack.h"
 #include <Python.h>
 
-/* A new CPU tensor on the heap, whose strides must leave no gaps, with the address of its data; NULL without an error
- * set if the heap has no room. */
+/* Makes a CPU tensor on the heap and gives the address of its data; the strides must be dense. Returns NULL without an
+ * error set if the heap has no room. */
 PyObject *smelt_fresh_tensor(int rank, const int64_t *shape, const int64_t *strides, Type type, void **data);
 
 /* DLPack's exchange table; NULL before fresh_init succeeded. */

@@ -1,11 +1,13 @@
-/* Why a heap: a training step frees and allocates hundreds of megabytes of gradients and saved activations, and malloc
- * returns blocks of that size to the system, so every step touches new pages. A page fault costs 0.1 to 0.4 ms per
- * megabyte (the upper end under virtualisation): 13 % of an eager BERT-base step on the machine of docs/decisions.
+/* A heap for large tensors. A training step frees and allocates hundreds of megabytes of gradients and saved
+ * activations. malloc returns blocks of that size to the system, so every step would touch new pages. A page fault
+ * costs 0.1 to 0.4 ms per megabyte (the upper end under virtualisation): 13 % of an eager BERT-base step on the
+ * machine of docs/decisions.
  *
- * One range of addresses grows like a stack of chunks. Free neighbours merge, so blocks of the forward pass
- * become gradients of the backward pass. Free chunks are kept by size class (four per power of two), found through a bit
- * map; the smallest that fits among the first few of a class is used. Free pages are returned to the system whenever,
- * over several rounds of use, the peak of bytes in use was clearly below the resident bytes. */
+ * The heap is one range of addresses, which grows like a stack of chunks. Free neighbours are merged, so blocks of the
+ * forward become gradients of the backward. Free chunks are listed by size class (four per power of two), and a bit
+ * map marks the non-empty lists. Of the first few chunks of a class, the smallest that fits is used. Free pages are
+ * returned to the system when, over several rounds of use, the peak of bytes in use was clearly below the resident
+ * bytes. */
 #define _GNU_SOURCE
 #include "heap.h"
 #include <pthread.h>
@@ -20,17 +22,17 @@
 enum {
     GRAIN = 256,            /* sizes are multiples of this */
     CLASSES = 64 * 4,
-    LOOK = 24,              /* free chunks of one class that are compared */
+    LOOK = 24,              /* maximum number of free chunks of one class that are compared */
     PAGE = 4096,
     STEP = 64 << 20,        /* addresses are taken in multiples of this */
-    ROUNDS = 4,             /* a check is made each time this many times the resident bytes were allocated */
-    SPARE = 64 << 20,       /* resident bytes beyond a quarter of the peak that are not worth returning */
+    ROUNDS = 4,             /* a check follows after allocations of this multiple of the resident bytes */
+    SPARE = 64 << 20,       /* resident bytes beyond a quarter of the peak that are not returned */
 };
 
 typedef struct chunk {
-    size_t size;        /* with this header, a multiple of GRAIN */
+    size_t size;        /* including this header; a multiple of GRAIN */
     size_t before;      /* size of the chunk below, 0 at the bottom */
-    struct chunk *next, *previous; /* in its class, when free */
+    struct chunk *next, *previous; /* neighbours in the list of its class, when free */
     size_t used;        /* 1 or 0 */
     size_t absent;      /* bytes of a free chunk whose pages were returned to the system (estimate) */
     size_t unused[2];   /* the header is one cache line, so data stays aligned */
@@ -39,17 +41,17 @@ _Static_assert(sizeof(chunk) == 64, "header");
 
 static struct {
     pthread_mutex_t lock;
-    char *bottom, *top, *end; /* [bottom, top) holds chunks */
-    char *touched;            /* pages below were used since the last trim */
+    char *bottom, *top, *end; /* [bottom, top) contains the chunks */
+    char *touched;            /* address below which pages were used since the last trim */
     size_t last;              /* size of the topmost chunk */
     chunk *free[CLASSES];
     uint64_t present[CLASSES / 64];
     size_t live, peak, handed, trims;
-    size_t absent;            /* of all free chunks */
+    size_t absent;            /* sum over all free chunks */
     int unavailable;
 } heap = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Class of sizes: four per power of two, so sizes of a class differ by less than a quarter. */
+/* The size class of a size: four per power of two, so the sizes of a class differ by less than a quarter. */
 static int class_of(size_t size) {
     const int log = 63 - __builtin_clzll((unsigned long long)size);
     return log * 4 + (int)((size >> (log - 2)) & 3);
@@ -78,7 +80,7 @@ static void remove_free(chunk *c) {
 
 static chunk *above(chunk *c) { return (chunk *)((char *)c + c->size); }
 
-/* The best of the first few free chunks of the class that hold `size`. */
+/* The smallest of the first few free chunks of the class that have room for `size`. */
 static chunk *best_of(int k, size_t size) {
     chunk *best = NULL;
     int looked = 0;
@@ -101,7 +103,7 @@ static chunk *find(size_t size) {
 static void lock_for_fork(void) { pthread_mutex_lock(&heap.lock); }
 static void unlock_after_fork(void) { pthread_mutex_unlock(&heap.lock); }
 
-/* Finds a range of addresses in which the heap can grow, without reserving it: address space may be limited. */
+/* Finds a range of addresses in which the heap can grow. It is not reserved, since the address space may be limited. */
 static int start(void) {
     if (heap.unavailable) return 0;
     const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
@@ -117,13 +119,13 @@ static int start(void) {
     return 0;
 }
 
-/* Maps the addresses after the end; 0 if they are in use or no more can be mapped. */
+/* Maps the addresses after the end. Returns 0 if they are in use or no more can be mapped. */
 static int grow(size_t bytes) {
     const size_t step = (bytes + STEP - 1) & ~(size_t)(STEP - 1);
     char *range = mmap(heap.end, step, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     if (range == MAP_FAILED) return 0;
-    if (range != heap.end) { /* a kernel that does not know the flag took other addresses */
+    if (range != heap.end) { /* a system without the flag mapped other addresses */
         munmap(range, step);
         return 0;
     }
@@ -144,7 +146,7 @@ static chunk *extend(size_t size) {
     return c;
 }
 
-/* Splits off the bytes beyond `size` if they are enough for a chunk. */
+/* Splits a chunk after `size` bytes if the rest is large enough for a chunk. */
 static void split(chunk *c, size_t size) {
     const size_t rest = c->size - size;
     if (rest < 4096) return;
@@ -178,7 +180,7 @@ static void trim(void) {
     heap.trims++;
 }
 
-/* Also unmaps the addresses after the last chunk. */
+/* Unmaps the addresses after the last chunk. */
 static void shrink(void) {
     char *end = heap.bottom + (((size_t)(heap.top - heap.bottom) + STEP - 1) & ~(size_t)(STEP - 1));
     if (end < heap.end && munmap(end, (size_t)(heap.end - end)) == 0) heap.end = end;
@@ -186,7 +188,7 @@ static void shrink(void) {
 
 static size_t resident(void) { return (size_t)(heap.touched - heap.bottom) - heap.absent; }
 
-/* After several rounds of use: returns the pages that the largest round did not need. */
+/* Returns the pages that the largest round of use did not need, after several rounds. */
 static void check(void) {
     if (heap.handed < ROUNDS * resident()) return;
     if (resident() > heap.peak + heap.peak / 4 + SPARE) trim();
@@ -227,7 +229,7 @@ void smelt_heap_give(void *data) {
         chunk *below = (chunk *)((char *)c - c->before);
         if (!below->used) {
             remove_free(below);
-            below->size += c->size; /* keeps its own absent bytes */
+            below->size += c->size; /* the merged chunk keeps its absent bytes */
             c = below;
         }
     }
@@ -237,7 +239,7 @@ void smelt_heap_give(void *data) {
         c->size += above(c)->size;
     }
     if ((char *)above(c) == heap.top) {
-        heap.top = (char *)c; /* the topmost chunk dissolves */
+        heap.top = (char *)c; /* the topmost chunk is removed */
         heap.last = c->before;
     } else {
         above(c)->before = c->size;

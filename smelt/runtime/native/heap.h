@@ -4,18 +4,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A block of at least `bytes`, aligned to 64; NULL when the heap is full or unavailable. */
+/* Allocates a block of at least `bytes`, aligned to 64 bytes; NULL if the heap is full or unavailable. */
 void *smelt_heap_take(size_t bytes);
-/* Returns a block; any thread. */
+/* Frees a block, on any thread. */
 void smelt_heap_give(void *data);
-/* Gives the pages of free blocks back to the system. */
+/* Returns the pages of free blocks to the system. */
 void smelt_heap_trim(void);
 
 typedef struct {
-    size_t live;     /* bytes handed out */
-    size_t peak;     /* most bytes handed out at a time since the last check */
-    size_t resident; /* bytes that may occupy memory, handed out or not */
-    size_t trims;    /* times that free pages were given back */
+    size_t live;     /* bytes of allocated blocks */
+    size_t peak;     /* maximum of `live` since the last check */
+    size_t resident; /* bytes that may occupy memory, in allocated and free blocks */
+    size_t trims;    /* number of times that free pages were returned */
 } smelt_heap_state;
 smelt_heap_state smelt_heap_report(void);
 #endif

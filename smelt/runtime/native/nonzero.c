@@ -1,9 +1,9 @@
-/* The indices of the nonzero elements of a small tensor: what torch.nonzero and torch.nonzero_static ask of
- * a tensor takes longer than looking at a few thousand elements.
+/* Finds the indices of the nonzero elements of a small tensor. For a few thousand elements, the overhead of
+ * torch.nonzero and torch.nonzero_static is longer than the search.
  *
- * Elements are compared as numbers, so that subnormal ones are zero where the processor was told to take them so, as
- * for torch. What these functions do not take (other devices, lazy views, types, more elements than one thread should
- * look at) they return None, and torch does it. */
+ * Elements are compared as numbers, so that subnormal numbers are zero if the processor is set to flush them, as in
+ * torch. The functions return None for other devices, lazy views, other dtypes, and tensors too large for one thread;
+ * torch then finds the indices. */
 #include "nonzero.h"
 #include "../../base/native/dlpack.h"
 #include "fresh.h"
@@ -14,7 +14,8 @@ enum { CPU = 1, INT = 0, UINT = 1, FLOAT = 2, BFLOAT = 4, COMPLEX = 5, BOOL = 6 
 
 typedef int64_t (*Row)(const char *from, int64_t count, int64_t step, int64_t *to);
 
-/* The number of a row's nonzero elements; their indices are written to `to` unless it is NULL. */
+/* Defines a function that returns the number of a row's nonzero elements and writes their indices to `to` unless it is
+ * NULL. */
 #define ROW(name, type, test)                                                                                          \
     static int64_t name(const char *from, int64_t count, int64_t step, int64_t *to) {                                  \
         int64_t found = 0;                                                                                             \
@@ -34,7 +35,7 @@ typedef struct {
     double real, imaginary;
 } WidePair;
 
-static inline float widened(uint16_t v) { /* a bfloat16 */
+static inline float widened(uint16_t v) { /* converts a bfloat16 */
     const uint32_t bits = (uint32_t)v << 16;
     float wide;
     memcpy(&wide, &bits, sizeof wide);
@@ -75,10 +76,10 @@ typedef struct {
     Description is;
     const char *data;
     Row row;
-    int64_t count; /* of elements */
+    int64_t count; /* number of elements */
 } Elements;
 
-/* 1: the tensor is one that this file looks at; 0: it is not; -1 with an error set. */
+/* Describes a tensor. Returns 1 if the functions of this file accept it, else 0; -1 with an error set. */
 static int describe(PyObject *tensor, Elements *of) {
     const Exchange *exchange = smelt_exchange();
     if (!exchange || !exchange->borrow || !smelt_tensor_is_plain(tensor)) return 0;
@@ -91,8 +92,9 @@ static int describe(PyObject *tensor, Elements *of) {
     return of->row && of->count && of->count <= SMELT_NONZERO_MOST;
 }
 
-/* Writes the indices of up to `room` nonzero elements, in their order: `element_step` words from one element's to the
- * next one's, `dimension_step` between the dimensions of one. Returns their number; without `to` they are only counted. */
+/* Writes the indices of at most `room` nonzero elements, in their order. `element_step` is the distance in words
+ * between the indices of two elements, `dimension_step` between those of two dimensions. Returns the number of nonzero
+ * elements, at most `room` if `to` is set; if it is NULL, they are only counted. */
 static int64_t collect_indices(const Elements *of, int64_t room, int64_t *to, int64_t element_step,
                                int64_t dimension_step) {
     const int last = of->is.rank - 1;
@@ -119,7 +121,7 @@ static int64_t collect_indices(const Elements *of, int64_t room, int64_t *to, in
     }
 }
 
-/* nonzero(tensor): as torch.nonzero, the indices of a dimension together in memory. */
+/* nonzero(tensor): like torch.nonzero. The result is stored by columns: the indices of one dimension are adjacent. */
 static PyObject *nonzero(PyObject *module, PyObject *tensor) {
     (void)module;
     Elements of;
@@ -127,7 +129,7 @@ static PyObject *nonzero(PyObject *module, PyObject *tensor) {
     if (taken < 0) return NULL;
     if (!taken) Py_RETURN_NONE;
     const int64_t found = collect_indices(&of, 0, NULL, 0, 0);
-    if (!found) Py_RETURN_NONE; /* a heap has no blocks of no bytes */
+    if (!found) Py_RETURN_NONE; /* the heap cannot allocate 0 bytes */
     const int64_t shape[2] = {found, of.is.rank}, strides[2] = {1, found};
     int64_t *to;
     PyObject *indices = smelt_fresh_tensor(2, shape, strides, (Type){INT, 64, 1}, (void **)&to);
@@ -135,7 +137,7 @@ static PyObject *nonzero(PyObject *module, PyObject *tensor) {
     return indices ? indices : PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-/* nonzero_static(tensor, out, fill): as torch.nonzero_static with the size of `out`, whose rows lie one behind another. */
+/* nonzero_static(tensor, out, fill): like torch.nonzero_static with the size of `out`, which is stored by rows. */
 static PyObject *nonzero_static(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     if (count != 3) return PyErr_Format(PyExc_TypeError, "nonzero_static(tensor, out, fill)");

@@ -3,9 +3,9 @@
  * Addresses: the addresses of the inputs at recording time, compared in one call with those of new inputs.
  *
  * Memory: the outputs of a recording are in memory that each replay overwrites. Each replay returns them as new tensor
- * objects, made through DLPack's exchange table; their deleters, called on any thread when the last reference to a
- * storage is gone, decrement a counter. So the recording knows at any time whether one of them is alive. The block of
- * counters, and the owner of the memory, live until the recording and all outputs are gone. */
+ * objects, which are made by DLPack's exchange table. When the last reference to a storage is released, on any thread,
+ * its deleter marks the output as unused. So the recording knows at any time which outputs are alive. The block of
+ * these marks, and the owner of the memory, live until the recording and all outputs are freed. */
 #include "recorded.h"
 #include "fresh.h"
 #include "tensor.h"
@@ -15,7 +15,7 @@
 
 /* -- addresses ------------------------------------------------------------------------------------------------ */
 
-enum { LOOK_AHEAD = 16 }; /* inputs by which storages are prefetched: few are in the processor's caches after a step */
+enum { LOOK_AHEAD = 16 }; /* distance of prefetching, in inputs: few storages are in the caches after a step */
 
 typedef struct {
     PyObject *number; /* the value that an input which is not a tensor must have */
@@ -74,7 +74,7 @@ static PyObject *addresses_new(PyTypeObject *type, PyObject *args, PyObject *key
     return (PyObject *)self;
 }
 
-/* Numbers are the same when a program cannot tell them apart: 1 is not 1.0, 0.0 is not -0.0, a NaN is itself. */
+/* Whether a program cannot distinguish two numbers: 1 differs from 1.0, 0.0 from -0.0, and a NaN equals itself only. */
 static int same_number(PyObject *a, PyObject *b) {
     if (a == b) return 1;
     if (Py_TYPE(a) != Py_TYPE(b)) return 0;
@@ -100,7 +100,7 @@ static PyObject *addresses_first(Addresses *self, PyObject *inputs) {
         }
         int failed = 0;
         if (smelt_tensor_data(input, &failed) == want->data && !failed) continue;
-        PyErr_Clear(); /* not a dense tensor: it has no address */
+        PyErr_Clear(); /* not a dense tensor, so it has no address */
         return PyLong_FromSsize_t(i);
     }
     return PyLong_FromLong(-1);
@@ -127,12 +127,12 @@ struct Block;
 typedef struct {
     struct Block *block;
     atomic_int alive; /* 1 while the tensor that was handed out last, or a view of it, is in use */
-    int input;        /* position of the input that is this result; -1: a tensor; -2: the caller fills it in */
-    Managed managed;  /* there is at most one tensor of a result at a time */
+    int input;        /* position of the input that is this result; -1: a new tensor; -2: the caller inserts it */
+    Managed managed;  /* description of the tensor; a result has at most one tensor at a time */
     int64_t dims[2 * MAX_RANK];
 } Result;
 typedef struct Block {
-    atomic_long references; /* the Memory, and each tensor in use */
+    atomic_long references; /* number of references: by the Memory, and by each tensor in use */
     PyObject *keep;
     Py_ssize_t count;
     Result results[];
@@ -152,7 +152,7 @@ static int finalizing(void) {
 
 static void release(Block *block) {
     if (atomic_fetch_sub(&block->references, 1) != 1) return;
-    if (!Py_IsInitialized() || finalizing()) return; /* the process ends, and its memory with it */
+    if (!Py_IsInitialized() || finalizing()) return; /* the process ends, which frees its memory */
     const PyGILState_STATE state = PyGILState_Ensure();
     Py_XDECREF(block->keep);
     PyGILState_Release(state);

@@ -4,6 +4,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* The slots of a Table and their number; NULL with a Python error set for anything else. */
+/* The slots of a Table and their number; NULL with a Python error set if the object is not a Table. */
 char **smelt_table_slots(PyObject *table, Py_ssize_t *size);
 #endif

@@ -1,17 +1,18 @@
-/* Tensor data pointers at about 3 ns each, without linking torch.
+/* Reads the data pointers of tensors, at about 3 ns each, without linking torch.
  *
- * smelt/runtime/native_layout.py finds at import where a tensor object keeps its implementation pointer, its dispatch
- * key word, its storage and its storage offset, checks the result on many tensors, and hands the offsets to set_layout.
- * Tensors take the slow path, the Python callable `slow`, if their key word is not one of the plain dense ones of the CPU
- * or of a GPU in use (subclasses with Python keys, conjugate or negative views, sparse, functorch wrappers), if they have
- * a storage offset, or if their storage is copy-on-write or has no memory. Until set_layout succeeded all do. */
+ * At import, smelt/runtime/native_layout.py finds the words in which a tensor object stores its implementation
+ * pointer, its dispatch key set, its storage and its storage offset. It checks the result on many tensors and passes
+ * the offsets to set_layout. Tensors take the slow path, the Python callable `slow`, if their dispatch key set is not
+ * that of a plain dense tensor of the CPU or of a GPU in use (subclasses with Python keys, conjugate or negative
+ * views, sparse tensors, functorch wrappers), if they have a storage offset, or if their storage is copy-on-write or
+ * has no memory. Before set_layout, all tensors take it. */
 #include "tensor.h"
 #include <stdint.h>
 
 #define MAX_KEYS 8
 static struct {
     int ready;
-    int implementation, key, storage, offset; /* words in the Python object, then in the implementation */
+    int implementation, key, storage, offset; /* word in the Python object, then words in the TensorImpl */
     int data, deleter;                        /* words in the storage */
     uint64_t cow_deleter;
     uint64_t keys[MAX_KEYS];
@@ -39,7 +40,7 @@ static inline int plain_key(uint64_t key) {
     return 0;
 }
 
-/* The TensorImpl of a tensor that is no subclass's; NULL when it is not known, or no tensor. */
+/* The TensorImpl of a tensor that is not of a subclass; NULL if it is not known, or the object is not a tensor. */
 static inline const uint64_t *implementation_of(PyObject *tensor) {
     PyTypeObject *type = Py_TYPE(tensor);
     const int known = layout.ready && (type == layout.tensor_type || type == layout.parameter_type);
@@ -67,7 +68,7 @@ const void *smelt_tensor_storage(PyObject *tensor) {
     return implementation ? (const void *)implementation[layout.storage] : NULL;
 }
 
-/* Copies words of memory that belong to a live object: only the calibration calls it, with bounds it knows. */
+/* Copies words of memory of a live object. Only the calibration calls it, with bounds that it knows. */
 static PyObject *words_at(const uint64_t *words, int count) {
     PyObject *list = PyList_New(count);
     for (int i = 0; list && i < count; i++) PyList_SET_ITEM(list, i, PyLong_FromUnsignedLongLong(words[i]));

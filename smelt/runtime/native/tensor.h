@@ -4,10 +4,11 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* The data pointer of a tensor object; NULL with a Python error set when it has none that may be used. */
+/* The data pointer of a tensor object; NULL with a Python error set if it has no usable one. */
 char *smelt_tensor_data(PyObject *tensor, int *failed);
 
-/* Whether a tensor is known to be dense and to store its values as they are: no subclass, no lazy conjugate. */
+/* Whether a tensor is known to be dense and its memory to contain its values: not of a subclass, not a lazy
+   conjugate. */
 int smelt_tensor_is_plain(PyObject *tensor);
 
 /* The address of a tensor's StorageImpl, to prefetch it; NULL if it is not known, or not a tensor. */

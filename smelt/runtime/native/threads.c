@@ -1,4 +1,5 @@
-/* See threads.h. The entry points are the ones GCC's compiled code calls; libgomp, libiomp5 and libomp all have them. */
+/* See threads.h. The entry points are those that code compiled by GCC calls; libgomp, libiomp5 and libomp all have
+   them. */
 #define _GNU_SOURCE
 #include "threads.h"
 #include <dlfcn.h>

@@ -1,4 +1,5 @@
-/* Start-up of a Cortex-M4 or M7: vectors, memory, the MPU as a guard, SysTick as a counter; faults are told. */
+/* Start-up of a Cortex-M4 or M7: vectors, memory, the MPU as a guard, SysTick as a counter, and the handler that
+   reports faults. */
 #include "board.h"
 #include "fault.h"
 
@@ -25,8 +26,8 @@ void faulted(uint32_t *sp, uint32_t pc);
 
 static volatile uint32_t wraps;
 
-/* A program faults also because its stack is full: nothing may be pushed before the stack is another one. The frame that
-   the processor has left is read only where it lies within the stack. */
+/* The handler of faults. A full stack is one cause of them, so nothing may be pushed before the handler has set a new
+   stack pointer. The frame that the processor has pushed is read only if it lies within the stack. */
 __attribute__((naked)) static void on_fault(void)
 {
     __asm__ volatile("mov r0, sp\n"
@@ -65,8 +66,8 @@ __attribute__((section(".vectors"), used)) static void (*const vectors[16])(void
     on_fault, on_fault, 0, on_fault, on_tick,
 };
 
-/* Regions of the MPU are powers of two in size, of which eighths can be left out: the end of the region is exact to one
-   of them, its beginning to the byte. */
+/* Sets a region of the MPU. Its size is a power of two, and eighths of it can be left out: the start of the region is
+   exact to the byte, its end to such an eighth. */
 static void guard(uint32_t number, uint32_t origin, uint32_t end, uint32_t access, uint32_t no_execute)
 {
     uint32_t log = 8, without = 0;
@@ -82,14 +83,14 @@ static void guard(uint32_t number, uint32_t origin, uint32_t end, uint32_t acces
 
 __attribute__((noinline, used)) static void start(uint32_t *sp)
 {
-    CPACR |= 0xFu << 20; /* the FPU */
+    CPACR |= 0xFu << 20; /* enables the FPU */
     __asm__ volatile("dsb\nisb");
     board_prepare_memory(sp);
     guard(0, (uint32_t)_flash_origin, (uint32_t)_flash_end, 6, 0); /* read and execute */
     guard(1, (uint32_t)_ram_origin, (uint32_t)_ram_end, 3, 1);     /* read and write */
-    MPU_CTRL = 1;                                                  /* all else faults */
+    MPU_CTRL = 1;                                                  /* accesses to other addresses fault */
     SHCSR |= 7u << 16;
-    CCR |= 1u << 4; /* so does a division by zero */
+    CCR |= 1u << 4; /* a division by zero faults */
     SYST_RVR = SYST_MOST;
     SYST_CVR = 0;
     SYST_CSR = 7;
@@ -107,7 +108,7 @@ uint64_t board_instructions(void)
     uint32_t before, ticks;
     do {
         before = wraps;
-        ticks = (SYST_MOST + 1u - SYST_CVR) & SYST_MOST; /* counts down from 0, which comes before SYST_MOST */
+        ticks = (SYST_MOST + 1u - SYST_CVR) & SYST_MOST; /* the counter wraps from 0 to SYST_MOST and counts down */
     } while (before != wraps);
     return ((uint64_t)before * (SYST_MOST + 1u) + ticks) * INSTRUCTIONS_PER_TICK;
 }

@@ -1,4 +1,4 @@
-/* The board's interface on the machine at hand, for comparing and for trying a project. */
+/* The board's interface on the development machine, to compare and try projects. */
 #include "board.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* What a compiler expects of any C program, and the memory before main. */
+/* The memory functions that a compiler requires of any C program, and the preparation of memory before main. */
 #include <stddef.h>
 #include "board.h"
 #include "fault.h"

@@ -1,4 +1,5 @@
-/* Start-up of a 32-bit RISC-V core in machine mode: memory, the PMP as a guard, the trap that tells faults. */
+/* Start-up of a 32-bit RISC-V core in machine mode: memory, the PMP as a guard, and the trap handler that reports
+   faults. */
 #include "board.h"
 #include "fault.h"
 
@@ -9,7 +10,7 @@ __attribute__((used)) static void trapped(uint32_t cause, uint32_t pc, uint32_t 
     board_fault(cause, pc, address, sp);
 }
 
-/* A program faults also because its stack is full: the handler begins on a fresh one. */
+/* The trap handler. A full stack is one cause of faults, so the handler resets the stack pointer first. */
 __attribute__((naked, aligned(4))) static void on_trap(void)
 {
     __asm__ volatile("mv a3, sp\n"
@@ -20,8 +21,9 @@ __attribute__((naked, aligned(4))) static void on_trap(void)
                      "j trapped");
 }
 
-/* Locked entries hold in machine mode too. Each goes from the address before it to its own, the last one over the rest;
-   where none fits machine mode may do anything, so all the address space is named. */
+/* Sets the PMP. Locked entries apply to machine mode as well. An entry covers the addresses from that of the entry
+   before it to its own. Machine mode may access addresses that no entry covers, so the last entry covers all the
+   others. */
 static void guard(void)
 {
     enum { READ = 1, WRITE = 2, EXECUTE = 4, RANGE = 1 << 3, LOCKED = 1 << 7 };
@@ -39,7 +41,7 @@ static void guard(void)
 __attribute__((noinline, used)) static void start(uint32_t *sp)
 {
     __asm__ volatile("csrw mtvec, %0" ::"r"(on_trap));
-    __asm__ volatile("csrs mstatus, %0\ncsrw fcsr, zero" ::"r"(1u << 13)); /* the FPU, rounding to nearest even */
+    __asm__ volatile("csrs mstatus, %0\ncsrw fcsr, zero" ::"r"(1u << 13)); /* enables the FPU, rounding to nearest even */
     board_prepare_memory(sp);
     guard();
     board_exit(main());

@@ -1,4 +1,4 @@
-/* The board's files, console and end through semihosting, and how a fault is told. */
+/* The board's files, console, exit and reports of faults, by semihosting. */
 #include "board.h"
 #include "fault.h"
 #include "semihosting.h"
@@ -42,7 +42,7 @@ void board_close(int handle)
 
 void board_exit(int code)
 {
-    const uint32_t block[2] = {0x20026, (uint32_t)code}; /* the application ends, with this code */
+    const uint32_t block[2] = {0x20026, (uint32_t)code}; /* ADP_Stopped_ApplicationExit, with the exit code */
     semihosting(SYS_EXIT_EXTENDED, block);
     for (;;)
         ;

@@ -1,4 +1,5 @@
-/* The calls of semihosting, by which a program asks its emulator or debugger; the same numbers on Arm and RISC-V. */
+/* The calls of semihosting, by which a program uses services of its emulator or debugger. Their numbers are the same on
+   Arm and RISC-V. */
 #ifndef SEMIHOSTING_H
 #define SEMIHOSTING_H
 #include <stdint.h>
@@ -10,7 +11,7 @@ static inline int semihosting(int operation, const void *block)
 {
     register int a0 __asm__("a0") = operation;
     register const void *a1 __asm__("a1") = block;
-    /* Three uncompressed instructions on one page are the mark of a call. */
+    /* three uncompressed instructions on one page mark a semihosting call */
     __asm__ volatile(".option push\n.option norvc\n.balign 16\n"
                      "slli zero, zero, 0x1f\nebreak\nsrai zero, zero, 7\n.option pop"
                      : "+r"(a0) : "r"(a1) : "memory");

@@ -1,4 +1,5 @@
-/* A board of which only the processor is known: it has no console and no files. Replace these by what yours has. */
+/* A board of which only the processor is known: it has no console and no files. Replace these functions by those for
+   your board. */
 #include "board.h"
 #include "fault.h"
 

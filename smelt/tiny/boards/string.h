@@ -1,4 +1,4 @@
-/* What C programs expect of <string.h>, without a C library: memory.c defines it. */
+/* The functions of <string.h> that programs use without a C library; memory.c defines them. */
 #ifndef STRING_H
 #define STRING_H
 #include <stddef.h>
@@ -8,7 +8,7 @@ void *memmove(void *to, const void *from, size_t bytes);
 void *memset(void *to, int value, size_t bytes);
 int memcmp(const void *a, const void *b, size_t bytes);
 
-/* A freestanding compiler calls them where it would load a word. */
+/* A freestanding compiler would otherwise call memcpy where one load of a word suffices. */
 #define memcpy __builtin_memcpy
 #define memmove __builtin_memmove
 #define memset __builtin_memset

@@ -1,5 +1,6 @@
-/* Attention, layer norm, functions by table and low-rank adapters: forward, and backward for a training step. Float sums are
- * made in the order written here, which smelt/tiny/attention/simulate.py follows. Build as tiny_kernels.h says. */
+/* Attention, layer norm, functions by table and low-rank adapters: forward, and backward for a training step. Float
+ * sums are computed in the order of this code, which smelt/tiny/attention/simulate.py follows. For compiler flags, see
+ * tiny_kernels.h. */
 #ifndef TINY_ATTENTION_H
 #define TINY_ATTENTION_H
 
@@ -16,7 +17,7 @@ TINY_KERNEL void tiny_lookup_backward(const float *g, const int8_t *x, const flo
 
 /* -- layer norm ---------------------------------------------------------------------------------------------------- */
 
-/* 1 / sqrt(v) for v > 0: four steps of Newton from a guess by bits. */
+/* 1 / sqrt(v) for v > 0: four Newton steps from an estimate that is computed from the bits of v. */
 TINY_KERNEL float tiny_rsqrt(float v) {
     uint32_t bits;
     float r, half = 0.5f * v;
@@ -27,7 +28,8 @@ TINY_KERNEL float tiny_rsqrt(float v) {
     return r;
 }
 
-/* Mean of a position and one over its deviation, both in steps of x; `share` is 1 / channels. */
+/* Computes the mean of a position and the reciprocal of its standard deviation, both in units of the quantization step
+ * of x. `share` is 1 / channels. */
 TINY_KERNEL void tiny_moments(const int8_t *x, int channels, int zero, float share, float epsilon, float *mean, float *rate) {
     int32_t sum = 0;
     for (int c = 0; c < channels; c++) sum += x[c] - zero;
@@ -76,7 +78,8 @@ TINY_KERNEL void tiny_layer_norm_backward(const float *g, const int8_t *x, int p
 
 /* -- attention ----------------------------------------------------------------------------------------------------- */
 
-/* One of q, k and v: its first channel, the channels of its tensor, its zero. */
+/* One of the operands q, k and v. at: its first channel; apart: number of channels of its tensor; zero: its zero
+ * point. */
 typedef struct {
     const int8_t *at;
     int apart, zero;
@@ -99,7 +102,8 @@ TINY_KERNEL int32_t tiny_product(const int8_t *x, int x_zero, const int8_t *y, i
     return sum;
 }
 
-/* Weights of a query over all keys: whole numbers, `most` for the largest score. Writes their bits, returns their sum. */
+/* Computes the attention weights of a query over all keys as integers; the largest score has the weight `most`. Writes
+ * their bits to `row`; returns their sum. */
 TINY_KERNEL int32_t tiny_weights(const int8_t *query, int q_zero, tiny_operand k, int keys, int width, float scale, float most,
                                  float *row) {
     float high = 0.0f;
@@ -122,7 +126,7 @@ TINY_KERNEL int32_t tiny_bits(const float *p) {
     return v;
 }
 
-/* softmax(q k) v for each head; the result has `wide` channels for each of them. */
+/* softmax(q k^T) v for each head; the result has `wide` channels per head. */
 TINY_KERNEL void tiny_attention(tiny_operand q, int queries, tiny_operand k, tiny_operand v, int keys, int heads, int width,
                                 int wide, float scale, float most, float value_scale, int8_t *y, tiny_result r, float *row) {
     for (int h = 0; h < heads; h++)
@@ -139,7 +143,8 @@ TINY_KERNEL void tiny_attention(tiny_operand q, int queries, tiny_operand k, tin
         }
 }
 
-/* Gradients of q, k and v, in steps of theirs, are added to gq, gk and gv, which lie as q, k and v do; each may be 0. */
+/* Adds the gradients of q, k and v, in units of their quantization steps, to gq, gk and gv, which have the layouts of
+ * q, k and v. Each of the three may be 0 to omit it. */
 TINY_KERNEL void tiny_attention_backward(const float *g, tiny_operand q, int queries, tiny_operand k, tiny_operand v, int keys,
                                          int heads, int width, int wide, float scale, float most, float value_scale, float *gq,
                                          float *gk, float *gv, float *p, float *ds) {
@@ -182,7 +187,8 @@ TINY_KERNEL void tiny_adapter_down(const int8_t *x, int positions, int inputs, i
         }
 }
 
-/* The gradient of the hidden values, from that of accumulators; factors make that of real results. */
+/* The gradient of the hidden values, computed from the gradient of the accumulators; `factors` convert that to the
+ * gradient of real results. */
 TINY_KERNEL void tiny_adapter_hidden(const float *g, int positions, int outputs, const float *factors, const float *up, int rank,
                                      float *gy) {
     for (int p = 0; p < positions; p++)

@@ -1,11 +1,12 @@
-/* The kernels of generated programs: C99 without a library. Every size is a constant of its call, so that a compiler makes a
- * kernel of its own of each.
+/* The kernels of generated programs, in C99 without a library. All sizes are constants in the calls, so that a
+ * compiler specializes each inlined kernel.
  *
- * Floats round one operation at a time: build with -ffp-contract=off and without -ffast-math. Sums of floats are made in
- * the order written here, which smelt/tiny/simulate.py and simulate_step.py follow. Sums of integers are exact in any order.
+ * Each float operation rounds separately: build with -ffp-contract=off and without -ffast-math. Sums of floats are
+ * computed in the order of this code, which smelt/tiny/simulate.py and simulate_step.py follow. Sums of integers are
+ * exact in any order.
  *
- * TINY_DUAL_MAC: products in pairs of 16 bits, by the DSP instructions of ARM where there are any, else by the same in C.
- * TINY_MAXMIN: the processor has instructions for the larger and the smaller of two floats. */
+ * TINY_DUAL_MAC: compute two 16-bit products at a time, by the DSP instructions of Arm if available, else by the same
+ * arithmetic in C. TINY_MAXMIN: the processor has instructions for the maximum and the minimum of two floats. */
 #ifndef TINY_KERNELS_H
 #define TINY_KERNELS_H
 
@@ -39,10 +40,10 @@ TINY_KERNEL uint32_t TINY_SXTAB16(uint32_t a, uint32_t v) {
 }
 #endif
 
-/* The second and the fourth of four int8 as two int16, and these added to two others. */
+/* TINY_ODD: bytes 1 and 3 of a word, as two int16. TINY_ADD_ODD: their sums with the two int16 of another word. */
 #if defined(__ARM_FEATURE_DSP) && defined(__GNUC__)
 TINY_KERNEL uint32_t TINY_ODD(uint32_t v) {
-    uint32_t odd; /* compilers do not find the rotation that is a part of the instruction */
+    uint32_t odd; /* compilers do not use the rotation of the instruction */
     __asm__("sxtb16 %0, %1, ror #8" : "=r"(odd) : "r"(v));
     return odd;
 }
@@ -56,7 +57,7 @@ TINY_KERNEL uint32_t TINY_ADD_ODD(uint32_t a, uint32_t v) {
 #define TINY_ADD_ODD(a, v) TINY_SXTAB16(a, (v) >> 8 | (v) << 24)
 #endif
 
-/* Loops whose counts are small constants of a call: without loops a kernel takes a third of the instructions. */
+/* Unrolls loops whose counts are small constants in the call: a kernel then takes a third of the instructions. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define TINY_UNROLL _Pragma("GCC unroll 16")
 #else
@@ -65,12 +66,12 @@ TINY_KERNEL uint32_t TINY_ADD_ODD(uint32_t a, uint32_t v) {
 
 /* -- numbers ------------------------------------------------------------------------------------------------------- */
 
-/* To the nearest whole number, halves to even, of numbers between -2^22 and 2^22. */
+/* Rounds a number between -2^22 and 2^22 to the nearest integer, ties to even. */
 TINY_KERNEL float tiny_round(float v) {
     return (v + 12582912.0f) - 12582912.0f;
 }
 
-/* The same as an integer. */
+/* Rounds like tiny_round, with an integer as the result. */
 TINY_KERNEL int32_t tiny_rounded(float v) {
     int32_t bits;
     v += 12582912.0f;
@@ -79,10 +80,10 @@ TINY_KERNEL int32_t tiny_rounded(float v) {
 }
 
 TINY_KERNEL float tiny_bounded(float v, float low, float high) {
-    return v > low ? (v < high ? v : high) : low; /* low of what is no number */
+    return v > low ? (v < high ? v : high) : low; /* a NaN gives `low` */
 }
 
-/* e^x for x <= 0; below -87 as at -87. */
+/* e^x for x <= 0; an x below -87 counts as -87. */
 TINY_KERNEL float tiny_exp(float x) {
     x = x > -87.0f ? x : -87.0f;
     float n = tiny_round(x * 1.44269504f);
@@ -100,9 +101,10 @@ TINY_KERNEL float tiny_exp(float x) {
     return p * power;
 }
 
-/* The form of a result: what it is multiplied by, within which bounds it stays, its zero; where its clamp mask goes, or 0.
- * Of a layer with an adapter of a rank above 0 also what the adapter's first matrix made, its second matrix (outputs, rank),
- * and what its sum is multiplied by. */
+/* The quantization of a result. scales: factors of the accumulators, by channel; least and most: bounds before the
+ * zero point is added; zero: the zero point; mask: one bit per element, set if it is within the bounds, or 0 if no
+ * mask is needed. For a layer with an adapter of a rank above 0, also hidden: the result of the adapter's first
+ * matrix; up: its second matrix (outputs, rank); step: the factor of its sum. */
 typedef struct {
     const float *scales;
     float least, most;
@@ -161,7 +163,8 @@ TINY_KERNEL int32_t tiny_dot(const int8_t *x, const int8_t *w, int n, int zero) 
     return sum;
 }
 
-/* Two positions by two rows of weights: each word is taken apart once for two products. Adds to sums[position][row]. */
+/* Products of two positions with two rows of weights: each word is unpacked once for two products. Adds to
+ * sums[position][row]. */
 TINY_KERNEL void tiny_dot_2x2(const int8_t *x0, const int8_t *x1, const int8_t *w0, const int8_t *w1, int n, int zero,
                               int32_t sums[4]) {
     int32_t s00 = sums[0], s01 = sums[1], s10 = sums[2], s11 = sums[3];
@@ -187,8 +190,9 @@ TINY_KERNEL void tiny_dot_2x2(const int8_t *x0, const int8_t *x1, const int8_t *
     sums[0] = s00, sums[1] = s01, sums[2] = s10, sums[3] = s11;
 }
 
-/* Weights: all of them in flash, or, of a layer that trains, `trained` (outputs, k) for the inputs kept in `kept`, and
- * `fixed` with zeros in their place; fixed is 0 where all of them train. */
+/* A pointwise convolution. All its weights are in flash (`fixed`), or the layer trains: then `trained` (outputs,
+ * updated) has the weights of the inputs in `kept`, and `fixed` has zeros in their place; fixed is 0 if all weights
+ * train. */
 TINY_KERNEL void tiny_pointwise(const int8_t *x, int positions, int inputs, int zero, const int8_t *fixed,
                                 const int8_t *kept, const int8_t *trained, int updated, const int32_t *bias, int outputs,
                                 int8_t *y, tiny_result r) {
@@ -219,7 +223,7 @@ TINY_KERNEL int32_t tiny_window(const int8_t *x, int height, int width, int inpu
     return sum;
 }
 
-/* Positions j and j + 1 by outputs o and k, of windows that lie within the image. */
+/* Products of two neighbouring positions with two outputs, for windows that lie within the image. */
 TINY_KERNEL void tiny_window_2x2(const int8_t *x, int width, int inputs, int zero, const int8_t *w0, const int8_t *w1, int kh,
                                  int kw, int stride, int32_t sums[4]) {
     TINY_UNROLL for (int u = 0; u < kh; u++) {
@@ -264,10 +268,11 @@ TINY_KERNEL void tiny_conv(const int8_t *x, int height, int width, int inputs, i
         }
 }
 
-enum { TINY_MOST_TAPS = 11 }; /* of a row or a column of a depthwise kernel */
+enum { TINY_MOST_TAPS = 11 }; /* maximum extent of a depthwise kernel, in each direction */
 
 #if defined(TINY_DUAL_MAC) && TINY_DUAL_MAC
-/* Taps 0 and 2, and 1 and 3, of each four of a row; 0 beyond its end. */
+/* Packs each four taps of a row in pairs: taps 0 and 2 to `even`, taps 1 and 3 to `odd`; taps after the row's end are
+ * 0. */
 TINY_KERNEL void tiny_pairs(const int8_t *own, int kh, int kw, int groups, uint32_t *even, uint32_t *odd) {
     for (int u = 0; u < kh; u++)
         TINY_UNROLL for (int g = 0; g < groups; g++) {
@@ -278,8 +283,8 @@ TINY_KERNEL void tiny_pairs(const int8_t *own, int kh, int kw, int groups, uint3
         }
 }
 
-/* A row of results. Two neighbours at stride 1 share what is taken out of a word: bytes 1 and 3 are odd for the first of
- * them, even for the second. Reads up to 8 bytes behind the plane, whose products are with weights of 0. */
+/* Computes a row of results. At stride 1, two neighbouring results share the unpacked words: bytes 1 and 3 are odd for
+ * the first result and even for the second. Reads up to 8 bytes after the plane, whose weights are 0. */
 TINY_KERNEL void tiny_plane_row(const int8_t *p, int width, const uint32_t *even, const uint32_t *odd, int32_t bias, int channel,
                                 int channels, int kh, int kw, int stride, int8_t *y, int index, int count, tiny_result r) {
     const int groups = (kw + 3) / 4, each = stride == 1 ? 2 : 1;
@@ -303,7 +308,8 @@ TINY_KERNEL void tiny_plane_row(const int8_t *p, int width, const uint32_t *even
 }
 #endif
 
-/* One channel: `plane` has its input with a border of zeros; w is its first weight, each one is `apart` from the next. */
+/* A depthwise convolution of one channel. `plane`: its input with a border of zero points. `w`: its first weight; its
+ * weights are `apart` bytes apart. */
 TINY_KERNEL void tiny_plane(const int8_t *plane, int width, int zero, const int8_t *w, int apart, int32_t bias, int channel,
                             int channels, int kh, int kw, int stride, int8_t *y, int out_height, int out_width, tiny_result r) {
     int8_t own[TINY_MOST_TAPS * TINY_MOST_TAPS];
@@ -330,8 +336,8 @@ TINY_KERNEL void tiny_plane(const int8_t *plane, int width, int zero, const int8
 #endif
 }
 
-/* y may be x: a channel is read before it is written, and lies at the same places in both. Weights of the channels in
- * `chosen` (of all, if that is 0) are in `trained`, (kh, kw, updated). */
+/* A depthwise convolution. y may be x if their extents agree: a channel is read before it is written. The weights of
+ * the channels in `chosen` (of all channels if it is 0) are in `trained`, (kh, kw, updated). */
 TINY_KERNEL void tiny_depthwise(const int8_t *x, int height, int width, int channels, int zero, const int8_t *fixed,
                                 const int8_t *trained, const uint16_t *chosen, int updated, const int32_t *bias, int kh, int kw, int stride, int pad_h, int pad_w, int8_t *y, int out_height,
                                 int out_width, tiny_result r, int8_t *plane) {
@@ -346,7 +352,8 @@ TINY_KERNEL void tiny_depthwise(const int8_t *x, int height, int width, int chan
     }
 }
 
-/* A pointwise convolution into a depthwise one, two channels at a time: the wide tensor between them never exists. */
+/* A pointwise convolution followed by a depthwise one, two channels at a time, so that the wide tensor between them is
+ * never stored. */
 TINY_KERNEL void tiny_expand_depthwise(const int8_t *x, int height, int width, int inputs, int zero, const int8_t *expand,
                                        const int32_t *expand_bias, tiny_result between, int channels, const int8_t *w,
                                        const int32_t *bias, int kh, int kw, int stride, int pad_h, int pad_w, int8_t *y, int out_height,
@@ -372,7 +379,7 @@ TINY_KERNEL void tiny_expand_depthwise(const int8_t *x, int height, int width, i
     }
 }
 
-/* -- the rest of the forward --------------------------------------------------------------------------------------- */
+/* -- other kernels of the forward ---------------------------------------------------------------------------------- */
 
 TINY_KERNEL void tiny_gather(const int8_t *x, int positions, int channels, const uint16_t *chosen, int count, int8_t *y) {
     for (int p = 0; p < positions; p++)

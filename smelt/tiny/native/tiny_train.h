@@ -1,5 +1,5 @@
-/* The kernels of a training step. Gradients are float32, of the int8 values and the int32 accumulators; parameters are
- * updated where they are, as soon as their gradient is known. Build as tiny_kernels.h says. */
+/* The kernels of a training step. Gradients are float32, with respect to the int8 values and the int32 accumulators.
+ * Parameters are updated in place as soon as their gradient is known. For compiler flags, see tiny_kernels.h. */
 #ifndef TINY_TRAIN_H
 #define TINY_TRAIN_H
 
@@ -24,7 +24,8 @@ TINY_KERNEL float tiny_log(float x) {
     return exponent * 0.693147181f + 2.0f * s * p;
 }
 
-/* Of 32 bits in, 24 bits out, as a fraction below 1: a hash, so that a draw needs no state beside the count of steps. */
+/* A random fraction below 1 with 24 bits: a hash of its arguments, so that random numbers need no state but the number
+ * of steps. */
 TINY_KERNEL float tiny_fraction(uint32_t steps, uint32_t salt, uint32_t index) {
     uint32_t h = (index * 0x9E3779B1u) ^ (steps * 0x85EBCA6Bu + salt);
     h = (h ^ h >> 16) * 0x85EBCA6Bu;
@@ -37,8 +38,8 @@ TINY_KERNEL float tiny_fraction(uint32_t steps, uint32_t salt, uint32_t index) {
 
 enum { TINY_NEAREST, TINY_STOCHASTIC, TINY_LATENT };
 
-/* How parameters are updated. velocity: of momentum, or 0; latent: float copies of int8 weights, or 0; gradient: where
- * gradients are held instead, or 0. */
+/* The update of parameters. velocity: the momentum's state, or 0; latent: float copies of int8 weights, or 0;
+ * gradient: where gradients are stored for a later update, or 0. */
 typedef struct {
     float rate, momentum;
     int rounding;
@@ -76,7 +77,7 @@ TINY_KERNEL void tiny_update_int8(int8_t *w, float gradient, tiny_sgd s, int ind
     w[index] = (int8_t)tiny_whole(v, s, index);
 }
 
-/* A change of 2^22 or more has no fraction worth rounding. */
+/* Updates an int32 parameter. A change of 2^22 or more is truncated, since its fraction does not matter. */
 TINY_KERNEL void tiny_update_int32(int32_t *b, float gradient, tiny_sgd s, int index) {
     if (s.gradient) {
         s.gradient[index] = gradient;
@@ -96,7 +97,7 @@ TINY_KERNEL void tiny_update_float(float *w, float gradient, tiny_sgd s, int ind
     w[index] = w[index] - tiny_change(gradient, s, index);
 }
 
-/* Held gradients of n parameters. */
+/* Updates n parameters by stored gradients. */
 TINY_KERNEL void tiny_apply_int8(const float *gradient, int n, int8_t *w, tiny_sgd s) {
     for (int i = 0; i < n; i++) tiny_update_int8(w, gradient[i], s, i);
 }
@@ -139,7 +140,8 @@ TINY_KERNEL void tiny_head_update(const float *gradient, int classes, const int8
 
 /* -- backward ------------------------------------------------------------------------------------------------------ */
 
-/* Gradients of results become those of accumulators: 0 where the result was clamped. scales may be 0, for 1. */
+/* Converts gradients of results to gradients of accumulators, which are 0 where the result was clamped. If scales is
+ * 0, the factors are 1. */
 TINY_KERNEL void tiny_unclamp(const float *g, const uint8_t *mask, const float *scales, int channels, int n, float *out) {
     for (int i = 0, c = 0; i < n; i++, c = c + 1 == channels ? 0 : c + 1)
         out[i] = !(mask[i >> 3] >> (i & 7) & 1) ? 0.0f : scales ? g[i] * scales[c] : g[i];
@@ -165,7 +167,7 @@ TINY_KERNEL void tiny_pool_backward(const float *g, int out_height, int out_widt
                             g[(i * out_width + j) * channels + c] * scale;
 }
 
-/* One output position's part of the gradient of one input position. */
+/* Adds the contribution of one output position to the gradient of one input position. */
 TINY_KERNEL void tiny_spread(const float *g, int outputs, const int8_t *fixed, const int8_t *trained, const uint16_t *chosen,
                              int updated, int inputs, int taps, int tap, float *gx) {
     for (int o = 0; o < outputs; o++) {
@@ -178,12 +180,12 @@ TINY_KERNEL void tiny_spread(const float *g, int outputs, const int8_t *fixed, c
     }
 }
 
-/* Blocks of four by four: sums s0 to s3 of the products of one number with w0 to w3. */
+/* For blocks of four by four: the sums s0 to s3 of the products of one number with w0 to w3. */
 #define TINY_SUMS(s) float s##0 = 0.0f, s##1 = 0.0f, s##2 = 0.0f, s##3 = 0.0f
 #define TINY_ADD_PRODUCTS(s, g) s##0 += (g) * w0, s##1 += (g) * w1, s##2 += (g) * w2, s##3 += (g) * w3
 #define TINY_STORE_SUMS(s, p, first) p[first(0)] = s##0, p[first(1)] = s##1, p[first(2)] = s##2, p[first(3)] = s##3
 
-/* Four positions by four inputs, from `c` on, of the gradient of a pointwise convolution's input. */
+/* Computes four positions by four inputs, from input `c` on, of the gradient of a pointwise convolution's input. */
 TINY_KERNEL void tiny_pointwise_block(const float *g, int outputs, const int8_t *w, int inputs, const uint16_t *chosen, int c,
                                       float *gx, int apart) {
     const float *ga = g, *gb = ga + outputs, *gc = gb + outputs, *gd = gc + outputs;
@@ -208,8 +210,9 @@ TINY_KERNEL void tiny_pointwise_block(const float *g, int outputs, const int8_t 
 #undef TINY_INPUT
 }
 
-/* The gradient of those inputs of a pointwise convolution that its weights `w` (outputs, inputs) read: the ones in `chosen`,
- * or all if that is 0. Each sum is over outputs in order; blocks at the ends overlap those before them. */
+/* Computes the gradient of the inputs of a pointwise convolution that its weights `w` (outputs, inputs) read: those in
+ * `chosen`, or all if it is 0. Each sum is over the outputs in order; blocks at the ends overlap the blocks before
+ * them. */
 TINY_KERNEL void tiny_pointwise_backward(const float *g, int positions, int outputs, const int8_t *w, int inputs,
                                          const uint16_t *chosen, float *gx, int apart) {
     if (positions < 4 || inputs < 4) {
@@ -233,7 +236,7 @@ TINY_KERNEL void tiny_conv_backward(const float *g, int out_height, int out_widt
                                     const int8_t *trained, const uint16_t *chosen, int updated, int kh, int kw, int stride,
                                     int pad_h, int pad_w, float *gx, int height, int width, int inputs) {
     if (kh == 1 && kw == 1 && stride == 1 && pad_h == 0 && pad_w == 0) {
-        /* the fixed weights are 0 where weights train, and what those give is written after them */
+        /* fixed weights are 0 where weights train, and the gradients by trained weights overwrite theirs */
         if (fixed) tiny_pointwise_backward(g, height * width, outputs, fixed, inputs, 0, gx, inputs);
         if (updated) tiny_pointwise_backward(g, height * width, outputs, trained, updated, chosen, gx, inputs);
         return;
@@ -253,15 +256,16 @@ TINY_KERNEL void tiny_conv_backward(const float *g, int out_height, int out_widt
         }
 }
 
-/* A channel of depthwise weights, (kh, kw, channels); the trained ones are (kh, kw, updated), this one is the k-th of them,
- * or not of them if k < 0. */
+/* Copies the weights of one channel from the depthwise weights `fixed` (kh, kw, channels), or, if k >= 0, those of the
+ * k-th trained channel from `trained` (kh, kw, updated). */
 TINY_KERNEL void tiny_taps(const int8_t *fixed, const int8_t *trained, int updated, int k, int taps, int channel, int channels,
                            float *own) {
     for (int t = 0; t < taps; t++) own[t] = (float)(k >= 0 ? trained[t * updated + k] : fixed[t * channels + channel]);
 }
 
-/* Stride 1: the gradient has a border of kernel - 1 - padding zeros, so that no tap needs a test. Four neighbours at a time;
- * those at the end of a row overlap the ones before them. */
+/* The gradient of one channel's input at stride 1. The gradient in `plane` has a border of kernel - 1 - padding zeros,
+ * so that no tap needs a test. Four neighbours are computed at a time; those at the end of a row overlap the ones
+ * before them. */
 TINY_KERNEL void tiny_plane_backward(const float *plane, int wide, const float *own, int kh, int kw, float *gx, int height,
                                      int width, int channels) {
     for (int r = 0; r < height; r++)
@@ -303,8 +307,9 @@ TINY_KERNEL void tiny_strided_backward(const float *plane, int out_height, int o
         }
 }
 
-/* gx may be g, where extents agree: a channel of g is read before it is written. `bordered`: the plane has room for a border
- * (the kernel has stride 1 and its padding is smaller than its extent). */
+/* The gradient of a depthwise convolution's input. gx may be g if their extents agree: a channel of g is read before
+ * it is written. `bordered`: whether the plane has room for a border (the kernel has stride 1 and its padding is
+ * smaller than its extent). */
 TINY_KERNEL void tiny_depthwise_backward(const float *g, int out_height, int out_width, int channels, const int8_t *fixed,
                                          const int8_t *trained, const uint16_t *chosen, int updated, int kh, int kw, int stride,
                                          int pad_h, int pad_w, float *gx, int height, int width, float *plane, int bordered) {
@@ -327,7 +332,8 @@ TINY_KERNEL void tiny_depthwise_backward(const float *g, int out_height, int out
 
 /* -- backward in int8 ---------------------------------------------------------------------------------------------- */
 
-/* A gradient in steps of a 127th of its largest absolute value, rounded up or down by chance: right in the mean. */
+/* Quantizes a gradient in steps of a 127th of its largest absolute value, with stochastic rounding, which is
+ * unbiased. */
 TINY_KERNEL void tiny_quantize_gradient(const float *g, int n, uint32_t steps, uint32_t salt, int8_t *q, float *scale) {
     float most = 0.0f;
     for (int i = 0; i < n; i++) {
@@ -343,7 +349,8 @@ TINY_KERNEL void tiny_quantize_gradient(const float *g, int n, uint32_t steps, u
     }
 }
 
-/* Adds the products of a row of outputs with columns of weights: `count` of them, at most 4, rows `apart` from each other. */
+/* Adds the products of a row of outputs with `count` columns of weights, at most 4. The rows of the weights are
+ * `apart` bytes apart. */
 TINY_KERNEL void tiny_columns(const int8_t *q, int outputs, const int8_t *w, int apart, int count, int32_t sums[4]) {
     int32_t s0 = sums[0], s1 = sums[1], s2 = sums[2], s3 = sums[3];
     if (count == 4)
@@ -369,7 +376,8 @@ TINY_KERNEL void tiny_columns(const int8_t *q, int outputs, const int8_t *w, int
     sums[0] = s0, sums[1] = s1, sums[2] = s2, sums[3] = s3;
 }
 
-/* Weights (outputs, kh, kw, inputs) of the channels in `chosen`, or of all if that is 0. */
+/* Computes the gradient of one input position by int8 weights `w` (outputs, kh, kw, inputs), for the channels in
+ * `chosen`, or for all if it is 0. */
 TINY_KERNEL void tiny_conv_columns(const int8_t *q, int out_height, int out_width, int outputs, const int8_t *w,
                                    const uint16_t *chosen, int inputs, int kh, int kw, int stride, int down, int right,
                                    float scale, float *gx) {
@@ -387,7 +395,8 @@ TINY_KERNEL void tiny_conv_columns(const int8_t *q, int out_height, int out_widt
     }
 }
 
-/* The fixed weights are 0 where weights train, and what those give is written after them. */
+/* Computes the gradient of a convolution's input. Fixed weights are 0 where weights train, and the gradients by
+ * trained weights overwrite theirs. */
 TINY_KERNEL void tiny_conv_backward_int8(const int8_t *q, const float *scale, int out_height, int out_width, int outputs,
                                          const int8_t *fixed, const int8_t *trained, const uint16_t *chosen, int updated, int kh,
                                          int kw, int stride, int pad_h, int pad_w, float *gx, int height, int width, int inputs) {
@@ -429,7 +438,7 @@ TINY_KERNEL void tiny_depthwise_backward_int8(const int8_t *q, const float *scal
     }
 }
 
-/* As tiny_correlation, of an int8 gradient: exact. */
+/* The sum of tiny_correlation for an int8 gradient, which is exact. */
 TINY_KERNEL int32_t tiny_correlation_int8(const int8_t *q, int out_height, int out_width, int outputs, int o, const int8_t *x,
                                           int height, int width, int inputs, int k, int zero, int down, int right, int stride) {
     int32_t sum = 0;
@@ -473,7 +482,7 @@ TINY_KERNEL void tiny_update_depthwise_int8(const int8_t *q, const float *scale,
     }
 }
 
-/* -- gradients of parameters, applied at once ---------------------------------------------------------------------- */
+/* -- gradients of parameters, with immediate updates --------------------------------------------------------------- */
 
 TINY_KERNEL void tiny_update_bias(const float *g, int positions, int outputs, const float *factors, int32_t *bias, tiny_sgd s) {
     for (int o = 0; o < outputs; o++) {
@@ -483,7 +492,7 @@ TINY_KERNEL void tiny_update_bias(const float *g, int positions, int outputs, co
     }
 }
 
-/* The sum over positions of the gradient of output o times input k under a tap. */
+/* The sum over all positions of the gradient of output o times the input k at a tap. */
 TINY_KERNEL float tiny_correlation(const float *g, int out_height, int out_width, int outputs, int o, const int8_t *x,
                                    int height, int width, int inputs, int k, int zero, int down, int right, int stride) {
     float sum = 0.0f;
@@ -499,7 +508,7 @@ TINY_KERNEL float tiny_correlation(const float *g, int out_height, int out_width
     return sum;
 }
 
-/* Four outputs by four inputs of pointwise weights, from output o and input c on. */
+/* Updates four outputs by four inputs of pointwise weights, from output o and input c on. */
 TINY_KERNEL void tiny_update_block(const float *g, int positions, int outputs, int o, const int8_t *x, int inputs, int c, int zero,
                                    const float *factors, int8_t *w, tiny_sgd s) {
     TINY_SUMS(a);
@@ -520,7 +529,7 @@ TINY_KERNEL void tiny_update_block(const float *g, int positions, int outputs, i
         for (int k = 0; k < 4; k++) tiny_update_int8(w, sums[i][k] * factors[o + i], s, (o + i) * inputs + c + k);
 }
 
-/* x has the inputs that train alone, as the weights (outputs, kh, kw, inputs) do. */
+/* Updates weights (outputs, kh, kw, inputs). x has only the inputs whose weights train. */
 TINY_KERNEL void tiny_update_weight(const float *g, int out_height, int out_width, int outputs, const int8_t *x, int height,
                                     int width, int inputs, int zero, int kh, int kw, int stride, int pad_h, int pad_w,
                                     const float *factors, int8_t *w, tiny_sgd s) {
@@ -553,7 +562,8 @@ TINY_KERNEL void tiny_update_depthwise(const float *g, int out_height, int out_w
     }
 }
 
-/* The matrices of an adapter: up (outputs, rank) by the gradient of accumulators, down (rank, inputs) by that of what it made. */
+/* Update the matrices of an adapter: up (outputs, rank) by the gradient of the accumulators, down (rank, inputs) by
+ * the gradient of the hidden values. */
 TINY_KERNEL void tiny_update_up(const float *g, int positions, int outputs, const float *factors, const float *hidden, int rank,
                                 float *up, tiny_sgd s) {
     for (int o = 0; o < outputs; o++)

@@ -1,4 +1,4 @@
-/* Records of `struct model_trained`: a header, the bytes, and a CRC over both. */
+/* Saves and loads records of `struct model_trained`: a header, the bytes of the struct, and a CRC of both. */
 #include "checkpoint.h"
 #include "board.h"
 #include "model.h"
@@ -13,7 +13,7 @@ struct header {
 
 static const char *const names[2] = {"trained.0", "trained.1"};
 
-/* The CRC of zip and PNG, a bit at a time: no table. */
+/* The CRC-32 of zip and PNG, computed bit by bit, without a table. */
 static uint32_t crc(uint32_t value, const void *data, uint32_t bytes)
 {
     const uint8_t *p = data;
@@ -32,7 +32,8 @@ static uint32_t crc_of_record(const struct header *header, const void *data, uin
 
 enum found { ABSENT, DAMAGED, WHOLE };
 
-/* Whether a record is there and whole; its bytes go through a small buffer, so that nothing else changes. */
+/* Whether a record exists and is whole. Its bytes are read into a small buffer, so that the model's data stays
+   unchanged. */
 static enum found look_at(int slot, struct header *header)
 {
     uint8_t part[128];
@@ -58,7 +59,7 @@ static enum found look_at(int slot, struct header *header)
     return found;
 }
 
-/* The slot of the newest whole record, or -1. Sequence numbers may go round. */
+/* The slot of the newest whole record, or -1. The comparison allows for sequence numbers that wrap around. */
 static int newest(struct header headers[2], enum found found[2])
 {
     for (int slot = 0; slot < 2; slot++)

@@ -1,5 +1,5 @@
-/* Does what a file of commands says, one after another, and writes what comes of each: for tests and demonstrations.
-   In a product this file is yours: fill model_input(), call train_step() or infer(), and model_save() now and then. */
+/* Executes the commands in a file, one after another, and writes their results, for tests and demonstrations. In a
+   product, replace this file: fill model_input(), call train_step() or infer(), and sometimes model_save(). */
 #include "board.h"
 #include "checkpoint.h"
 #include "model.h"

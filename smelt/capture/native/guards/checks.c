@@ -1,8 +1,8 @@
-/* The longer checks of guards: equality of constants, keys, identities, Python functions. */
+/* The longer checks of guards: equality of constants, keys of dicts, identities, Python functions. */
 #include "checks.h"
 #include <math.h>
 
-/* A value of CPython's own immutable types, or a tuple of such. */
+/* Whether the object is of one of CPython's immutable types, or a tuple of such objects. */
 int is_immutable(PyObject *object) {
     if (object == Py_None || object == Py_Ellipsis || PyBool_Check(object) || PyLong_CheckExact(object) ||
         PyUnicode_CheckExact(object) || PyFloat_CheckExact(object) || PyBytes_CheckExact(object) ||
@@ -21,14 +21,15 @@ PyObject *set_equality(PyObject *module, PyObject *function) {
     Py_RETURN_NONE;
 }
 
-/* Values of these classes may be equal and yet differ: ranges of the same numbers, numpy's 0.0 and -0.0, its dates;
-   numpy's NaN is indistinguishable from itself, but not equal. */
+/* Whether equality is not enough to compare a value with this constant: ranges of the same numbers, 0.0 and -0.0 of
+   numpy, and its dates are equal but distinguishable; a NaN of numpy is the same but not equal to itself. */
 static inline int is_told_by_more(PyObject *constant) {
     if (PyBytes_Check(constant) || PyTuple_Check(constant)) return 0;
     return alike && (PyRange_Check(constant) || Py_TYPE(constant)->tp_as_buffer);
 }
 
-/* Those, and objects of C classes without references to others: torch.device, numbers of numpy, torch.Size. */
+/* Whether `==` of the object runs no Python code: immutable values, and objects of C classes without references to
+ * other objects (torch.device, numbers of numpy, torch.Size). */
 int is_plain_constant(PyObject *object) {
     if (is_immutable(object)) return 1;
     if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE || is_told_by_more(object)) return 0;
@@ -80,7 +81,8 @@ PyObject *name_in_c(PyObject *module, PyObject *type) {
     return PyUnicode_FromString(((PyTypeObject *)type)->tp_name);
 }
 
-/* An OrderedDict has its own order: `move_to_end` does not change that of the underlying dict. */
+/* Whether an OrderedDict has these keys in its own order, which `move_to_end` changes without a change of the
+ * underlying dict. */
 static int has_ordered_keys(PyObject *dict, PyObject *keys) {
     PyObject *iterator = PyODict_Type.tp_iter(dict), *key;
     if (!iterator) return -1;
@@ -94,7 +96,7 @@ static int has_ordered_keys(PyObject *dict, PyObject *keys) {
     return equal;
 }
 
-/* The value at position `index` in the dict's own order; NULL without one, or with an exception. */
+/* The value at position `index` in the order of the dict; NULL if there is none, or with an exception. */
 PyObject *dict_value(PyObject *dict, Py_ssize_t index) {
     PyObject *key, *value = NULL;
     Py_ssize_t position = 0;
@@ -127,8 +129,7 @@ int has_keys(PyObject *dict, PyObject *keys) {
     return equal;
 }
 
-/* Whether no two of the values are the same object. Uses a hash set of addresses: comparing pairs would be
- * quadratic. */
+/* Whether no two of the values are the same object. A hash set of addresses avoids a comparison of all pairs. */
 int all_different(const int32_t *indices, size_t count, PyObject **values) {
     size_t size = 16;
     while (size < 2 * count) size *= 2;

@@ -9,7 +9,8 @@ int has_keys(PyObject *dict, PyObject *keys);
 int all_different(const int32_t *indices, size_t count, PyObject **values);
 int ask_python(PyObject *operand, PyObject *value, PyObject **values);
 
-/* Reads the object's own storage, as fetches of items do: no `__len__` of subclasses, so no Python code. */
+/* Whether the container has this length. Reads its C fields, as fetches of items do, and does not call `__len__` of
+   subclasses, which could run Python code. */
 static inline int has_length(PyObject *value, Py_ssize_t length) {
     if (PyList_Check(value) || PyTuple_Check(value)) return Py_SIZE(value) == length;
     if (PyDict_Check(value)) return PyDict_GET_SIZE(value) == length;
@@ -52,7 +53,7 @@ static inline int function_is(PyObject *value, PyObject *fields) {
            (named ? named : Py_None) == PyTuple_GET_ITEM(fields, 2);
 }
 
-/* 1: holds; 0, or -1 with an exception: does not; DEAD: never will again. */
+/* Evaluates a check: 1 if it holds; 0, or -1 with an exception, if it does not; DEAD if it can never hold again. */
 static inline int holds(const CheckStep *step, PyObject *value, PyObject **values) {
     switch (step->kind) {
     case C_IS: return value == step->operand;

@@ -1,19 +1,19 @@
-/* Reads of dicts with str keys at a remembered position, as CPython's own LOAD_ATTR_WITH_HINT does: about a quarter of
- * the cost of hashing. And versions: numbers that identify one state of one dict (or class). */
+/* Reads of dicts with str keys at a stored position, as CPython's LOAD_ATTR_WITH_HINT makes them, at about a quarter
+ * of the cost of hashing. Versions: numbers that identify one state of one dict or class. */
 #ifndef SMELT_CAPTURE_DICTS_H
 #define SMELT_CAPTURE_DICTS_H
 
 #include "guards.h"
 
-#undef _PyGC_FINALIZED /* 3.12 names a macro and a function so */
+#undef _PyGC_FINALIZED /* on 3.12, this is the name of both a macro and a function */
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* in 3.12's own header; the version is still maintained */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* deprecated by 3.12's header, but still maintained */
 #define Py_BUILD_CORE 1
 #include <internal/pycore_dict.h>
 #undef Py_BUILD_CORE
 
-/* 0: the dict has no version. On 3.13 a dict that shares its values with an object does not see all writes to
- * attributes. */
+/* The version of a dict, or 0 if it has none. On 3.13, the version of a dict that shares its values with an object
+ * does not change at all writes to attributes. */
 static inline uint64_t dict_version(PyObject *dict) {
     if (!PyDict_Check(dict)) return 0;
 #if PY_VERSION_HEX >= 0x030d0000
@@ -24,11 +24,11 @@ static inline uint64_t dict_version(PyObject *dict) {
 #pragma GCC diagnostic pop
 
 #if PY_VERSION_HEX >= 0x030d0000
-/* The values of an object whose dict has `shape`; NULL when it has another. */
+/* The values of an object if its dict has `shape`, else NULL. */
 static inline PyObject *const *shaped_values(const Shape *shape, PyObject *dict) {
     const PyDictObject *table = (PyDictObject *)dict;
     if (!shape->keys || !PyDict_Check(dict) || table->ma_keys != shape->keys || !table->ma_values) return NULL;
-    /* the class died, and other keys may be at this address */
+    /* the class was freed, and other keys may be at this address */
     if (((PyWeakReference *)shape->type)->wr_object == Py_None) return NULL;
     return table->ma_keys->dk_nentries == shape->count ? table->ma_values->values : NULL;
 }
@@ -41,8 +41,8 @@ static inline int32_t position_in(const Shape *shape, PyObject *key) {
     return -1;
 }
 
-/* Sets the shape of `object`, whose dict is `dict`; without keys if they are not shared with its class, or out of
- * memory. */
+/* Sets the shape of `object`, whose dict is `dict`. The shape has no keys if the dict does not share them with the
+ * class, or when out of memory. */
 static inline void take_shape(Shape *shape, PyObject *object, PyObject *dict) {
     PyTypeObject *type = Py_TYPE(object);
     PyDictKeysObject *keys = ((PyDictObject *)dict)->ma_keys;
@@ -57,20 +57,21 @@ static inline void take_shape(Shape *shape, PyObject *object, PyObject *dict) {
 
 enum { MAX_SCAN_ENTRIES = 64 };
 
-/* Changes with every attribute of the class and of its bases; 0: the class has none, or none yet. */
+/* The version of a class, which changes with every attribute of the class and of its bases; 0 if it has none at
+ * present. */
 static inline uint64_t class_version(const PyTypeObject *type) {
 #if PY_VERSION_HEX >= 0x030d0000
-    return type->tp_version_tag; /* a change sets it to 0; the flag below is no longer kept */
+    return type->tp_version_tag; /* a change sets it to 0; the flag below is not maintained on this version */
 #else
     return type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG ? type->tp_version_tag : 0;
 #endif
 }
 
-/* A look-up by hash that updates the hint. Borrowed; NULL with or without an exception. */
+/* Looks a key up by its hash and updates the hint. Borrowed; NULL with or without an exception. */
 static Py_NO_INLINE PyObject *unhinted_item(PyObject *dict, PyObject *key, Py_hash_t hash, int32_t *hint) {
     PyObject *value = _PyDict_GetItem_KnownHash(dict, key, hash);
     PyDictKeysObject *keys = ((PyDictObject *)dict)->ma_keys;
-    /* a long dict is scanned once: where its order keeps changing, hashing is cheaper */
+    /* a long dict is scanned only once: if its order keeps changing, hashing is cheaper */
     if (!value || !PyUnicode_CheckExact(key) || !DK_IS_UNICODE(keys) || 
         (*hint != NO_HINT && keys->dk_nentries > MAX_SCAN_ENTRIES))
         return value;
@@ -83,7 +84,7 @@ static Py_NO_INLINE PyObject *unhinted_item(PyObject *dict, PyObject *key, Py_ha
     return value;
 }
 
-/* `dict` must be a dict. Borrowed; NULL with or without an exception. */
+/* The value of `key` in a dict, by the hint if it is right. Borrowed; NULL with or without an exception. */
 static inline PyObject *hinted_item(PyObject *dict, PyObject *key, Py_hash_t hash, int32_t *hint) {
     const PyDictObject *table = (PyDictObject *)dict;
     PyDictKeysObject *keys = table->ma_keys;

@@ -1,10 +1,10 @@
 /* Evaluation of guards. `run_program` is the hot loop of every compiled call; `run_steps` evaluates the given fetches
- * and checks one by one, to find the first that fails. References: as long as no step can run Python code, no value can
- * die during the evaluation, and values are borrowed. A program evaluates the steps that can run Python code first, and
- * owns their values until the end. */
+ * and checks one by one to find the first that fails. References: as long as no step can run Python code, no value can
+ * be freed during the evaluation, and values are borrowed. A program evaluates the steps that can run Python code
+ * first, and owns their values until the end. */
 #include "memos.h"
 
-enum { MAX_STACK_VALUES = 1024 }; /* up to this many values are on the C stack */
+enum { MAX_STACK_VALUES = 1024 }; /* maximum number of values on the C stack */
 
 /* -- the loop ---------------------------------------------------------------------------------- */
 static enum Outcome fail(Failure *failure, int is_check, Py_ssize_t index, PyObject *value, int answer) {
@@ -15,14 +15,14 @@ static enum Outcome fail(Failure *failure, int is_check, Py_ssize_t index, PyObj
     }
     if (answer == DEAD) return DEAD;
     if (!PyErr_Occurred()) return MISS;
-    /* KeyboardInterrupt and the like belong to the program */
+    /* exceptions such as KeyboardInterrupt are raised in the program */
     if (!PyErr_ExceptionMatches(PyExc_Exception)) return RAISED;
     PyErr_Clear();
     return MISS;
 }
 
-/* -- as given ---------------------------------------------------------------------------------- */
-/* Runs all steps; `*reached` values are filled. */
+/* -- steps as given ---------------------------------------------------------------------------- */
+/* Runs all steps; sets `*reached` to the number of values that are filled. */
 static enum Outcome run_steps(const Guards *guards, const Scope *scope, PyObject **values, Py_ssize_t *reached,
                               Failure *failure) {
     const CheckStep *check = guards->check_steps, *end = check + guards->rootless;
@@ -65,9 +65,9 @@ static void release_steps(const Guards *guards, PyObject **values, Py_ssize_t re
 /* -- the program ------------------------------------------------------------------------------- */
 enum { CACHE_LINE_BYTES = 64 };
 
-/* Most of what guards read has left the caches since the last call, during which a training step ran. So the program
- * prefetches for later nodes while it evaluates this one: a whole training step reads 800 tensors, each at four
- * addresses. A macro: GCC drops calls of functions that only prefetch. */
+/* Most of the data that guards read has left the caches since the last call, during which a training step ran.
+ * Therefore the program prefetches for later nodes while it evaluates this one: a whole training step reads 800
+ * tensors, each at four addresses. This is a macro, because GCC drops calls of functions that only prefetch. */
 #define ASK_EARLY(program, i)                                                                                          \
     do {                                                                                                               \
         const Lines *later = (program)->lines + (i) + LOOK_AHEAD;                                                      \
@@ -94,7 +94,7 @@ static Py_NO_INLINE void remember_lines(Lines *lines, const Node *node, const Ch
     }
 }
 
-/* Prefetches a tensor that will be read: first the object, then what it points to. */
+/* Prefetches a tensor that will be read: first the object, then the memory to which it points. */
 static inline void ask_for_items(PyObject *const *items, Py_ssize_t i, Py_ssize_t end, const PyTypeObject *type) {
     if (i + 2 * LOOK_AHEAD < end) __builtin_prefetch(items[i + 2 * LOOK_AHEAD]);
     PyObject *later = i + LOOK_AHEAD < end ? items[i + LOOK_AHEAD] : NULL;
@@ -105,7 +105,7 @@ static inline void ask_for_items(PyObject *const *items, Py_ssize_t i, Py_ssize_
     __builtin_prefetch(impl + 2 * CACHE_LINE_BYTES);
 }
 
-/* Evaluates the nodes of a run with this parent; returns how many hold and sets their values. */
+/* Evaluates the nodes of a run with this parent; sets the values of the nodes that hold and returns their number. */
 static int32_t run_items(const Program *program, int32_t at, PyObject *parent, PyObject **values, int owned) {
     const Node *first = &program->nodes[at];
     const FetchStep *step = &program->steps[at];
@@ -125,7 +125,7 @@ static int32_t run_items(const Program *program, int32_t at, PyObject *parent, P
     return first->run;
 }
 
-static uint64_t stretches; /* counts stretches of evaluations in which nothing but guards ran */
+static uint64_t stretches; /* number of intervals of evaluations in which only guards ran */
 
 static enum Outcome run_program(Guards *guards, const Scope *scope, PyObject **values, int32_t *reached) {
     Program *program = &guards->program;
@@ -169,8 +169,8 @@ static void release_nodes(const Program *program, PyObject **values, int32_t rea
     for (int32_t i = 0; i < reached && i < program->owned_count; i++) Py_DECREF(values[program->nodes[i].at]);
 }
 
-/* -- both -------------------------------------------------------------------------------------- */
-/* The array of values for one evaluation: `few` if they fit. */
+/* -- steps and program ------------------------------------------------------------------------- */
+/* The array of values for one evaluation: `few` if it has room for them, else new memory. */
 static PyObject **room(Py_ssize_t count, PyObject **few) {
     return count > MAX_STACK_VALUES ? PyMem_Malloc((size_t)count * sizeof(PyObject *)) : few;
 }
@@ -189,7 +189,7 @@ enum Outcome guards_explain(PyObject *object, const Scope *scope, Failure *failu
 enum Outcome guards_evaluate(PyObject *object, const Scope *scope, PyObject **outputs) {
     Guards *guards = (Guards *)object;
     PyObject *few[MAX_STACK_VALUES], **values = guards->fetches ? room(guards->program.value_count, few) : NULL;
-    if (!values) return MISS; /* cleared by the garbage collector */
+    if (!values) return MISS; /* the garbage collector has cleared the guards */
     int32_t reached = 0;
     enum Outcome outcome = run_program(guards, scope, values, &reached);
     if (outcome == HIT && !(*outputs = collect_outputs(guards, values))) outcome = RAISED;

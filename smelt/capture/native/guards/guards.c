@@ -1,4 +1,4 @@
-/* The Guards type: what Python sees. steps.c compiles it, evaluate.c runs it. */
+/* The Guards type, as Python uses it. steps.c compiles it, evaluate.c evaluates it. */
 #include "guards.h"
 #include <structmember.h>
 #include <time.h>
@@ -23,7 +23,7 @@ static int guards_traverse(Guards *guards, visitproc visit, void *arg) {
     return 0;
 }
 
-static int guards_clear(Guards *guards) { /* the steps borrow from the tuples: a cleared object always misses */
+static int guards_clear(Guards *guards) { /* the steps borrow from the tuples, so a cleared object always misses */
     Py_CLEAR(guards->fetches);
     Py_CLEAR(guards->checks);
     return 0;

@@ -1,13 +1,14 @@
 /* The compiled forms of Guards, shared by guards.c, steps.c, program.c and evaluate.c.
  *
- * steps.c compiles fetches and checks one to one. program.c makes a shorter program of them: what is read from one dict
- * or class is a Memo, which holds as long as CPython's version of that dict or class is the one it was last read at. */
+ * steps.c compiles each fetch and each check. program.c makes a shorter program of them, in which the reads of one
+ * dict or class form a Memo. A memo is valid as long as CPython's version of the dict or class is unchanged since it
+ * was last read. */
 #ifndef SMELT_CAPTURE_GUARDS_H
 #define SMELT_CAPTURE_GUARDS_H
 
 #include "shortcuts.h"
 
-/* Order is the number that Python sees. Roots come first. */
+/* Python uses the position in this list as the number of a kind. Roots come first. */
 #define FETCH_KINDS(X)                                                                                                 \
     X(LOCAL) X(GLOBALS) X(GLOBAL) X(BUILTINS) X(FUNC) X(CLOSURE) X(CLOSURE_CELL) X(CONST) X(WEAK) X(ATTR) X(TYPE_ATTR) \
     X(CLASS_ATTR) X(INSTANCE_DICT) X(DICT_ITEM) X(DICT_ITEM_OR_MISSING) X(LIST_ITEM) X(TUPLE_ITEM) X(TYPE) X(CELL)     \
@@ -24,15 +25,15 @@ enum { LAST_ROOT = F_WEAK, NO_HINT = -1 };
 
 typedef struct {
     uint8_t kind;
-    uint16_t checks; /* how many checks follow this fetch */
+    uint16_t checks; /* number of checks that follow this fetch */
     int32_t parent;
     int32_t dict_at;           /* index in the values of this value's __dict__, for its members; 0: none */
     int32_t hint, second_hint; /* last positions of key and second in their dicts (dicts.h) */
     PyObject *key;             /* borrowed from Guards.fetches */
-    /* MODULE_MEMBER: the member's name; SIZE: set when the parent's metadata may be read raw; SLOT: value of an empty
-     * slot */
+    /* MODULE_MEMBER: the member's name; SIZE: set if the parent's metadata may be read raw; SLOT: the value of an
+     * empty slot */
     PyObject *second;
-    Py_hash_t hash;   /* of key, where it is looked up in a dict (MODULE_MEMBER: of second) */
+    Py_hash_t hash;   /* of key, if it is looked up in a dict (MODULE_MEMBER: of second) */
     /* LOCAL, CLOSURE, LIST_ITEM, TUPLE_ITEM, DICT_VALUE, SIZE: index; FUNCTION_FIELD, SLOT: offset; MODULE_MEMBER: the
      * parent's dict_at */
     Py_ssize_t index;
@@ -44,13 +45,13 @@ typedef struct {
     PyObject *operand; /* borrowed from Guards.checks */
     Py_ssize_t number; /* LEN, ALIASED, NOT_ALIASED; RANGE: low; MODULE: 0, 1 or -1 for any */
     Py_ssize_t high;   /* RANGE; hash of HAS_KEY, NOT_KEY; MODULE: the value's dict_at */
-    Shortcut *shortcut; /* owned. PYTHON: tried first, if there is one */
+    Shortcut *shortcut; /* owned. PYTHON: tried before the function, unless NULL */
     int32_t *numbers;  /* owned. NONE_ALIASED: the fetches; MODULE: hints for "training" and each name */
 } CheckStep;
 
-/* The keys of dicts that share them with all instances of a class; a key is only ever added. */
+/* The keys of dicts that share them with all instances of a class. Keys are added to them, but never removed. */
 typedef struct {
-    PyObject *type;   /* a weak reference: the keys live as long as the class, which may be a short-lived one */
+    PyObject *type;   /* a weak reference: the keys live as long as the class, which may be freed early */
     const void *keys;
     Py_ssize_t count;
 } Shape;
@@ -60,76 +61,77 @@ typedef struct {
     PyObject *key; /* borrowed */
     Py_hash_t hash;
     int32_t hint;
-    int32_t first, count; /* checks that hold as long as the same object is there */
-    int32_t position;     /* in the values of an object with the memo's shape; -1: none */
-    uint8_t required;     /* absence fails the guards */
-    uint8_t hollow;       /* the value must be an empty dict, which is checked every time */
-    PyObject *kept_alive; /* strong: the value, if a check compared its content and it could die */
+    int32_t first, count; /* checks that hold as long as the value is the same object */
+    int32_t position;     /* position in the values of an object with the memo's shape; -1: none */
+    uint8_t required;     /* whether the guards fail if the name is absent */
+    uint8_t hollow;       /* whether the value must be an empty dict, which is checked at each evaluation */
+    PyObject *kept_alive; /* strong: the value, if a check compared its content and it may be freed */
 } Item;
 
-/* A value of an object's dict, and its position there. */
+/* A value of an object's dict, and its position in the dict. */
 typedef struct {
     PyObject *value;
     Py_ssize_t position;
 } Seen;
 
-/* What the guards read from one dict (or class, if `is_class`). */
+/* The items that the guards read from one dict, or from one class (`is_class`). */
 typedef struct {
     uint64_t version;   /* 0: not known */
-    uint64_t confirmed; /* the stretch of an evaluation (evaluate.c) in which it was found current */
-    uint64_t hollow_at; /* the count of writes to watched dicts at which the hollow ones were all empty; 0: never */
+    uint64_t confirmed; /* the interval of an evaluation (see evaluate.c) in which it was found current */
+    uint64_t hollow_at; /* the count of writes to watched dicts when all hollow items were empty; 0: never */
     int32_t first_item, item_count, hollow_count; /* hollow items come last */
-    int32_t first_hollow;                         /* among the program's */
-    int32_t seen_count; /* length in `seen`, from first_item on; -1: they do not decide whether the memo is current */
+    int32_t first_hollow;                         /* index among the program's hollow items */
+    int32_t seen_count; /* number of values in `seen`, from first_item on; -1: the memo does not use them */
     uint8_t is_class;
-    Shape shape; /* of a dict without a version */
+    Shape shape; /* shape of a dict without a version */
 } Memo;
 
-/* One fetch of the program; fetches that a memo covers entirely have none. It is small, and its step, for when no memo
- * knows the value, is stored elsewhere: a program of a thousand nodes is out of the caches at every call. */
+/* One fetch of the program. Fetches that a memo covers entirely have no node. A node is small, because a program of a
+ * thousand nodes has left the caches at every call; its step, which is used if no memo contains the value, is stored
+ * elsewhere. */
 typedef struct {
     int32_t parent, at;   /* indices of values; parent: -1 for none */
-    int32_t first, count; /* checks to make every time */
-    int32_t item, of;     /* its item in its parent's memo, and that memo; -1 */
-    int32_t memo;         /* the memo of its value; -1 */
+    int32_t first, count; /* checks to make at each evaluation */
+    int32_t item, of;     /* its item in its parent's memo, and that memo; -1: none */
+    int32_t memo;         /* the memo of its value; -1: none */
     /* number of nodes from this one on that are consecutive items, all with the same tensor check; or 0 */
     int32_t run;
-    uint8_t foreign;      /* its fetch or a check may run Python code, which may write to anything */
+    uint8_t foreign;      /* whether its fetch or a check may run Python code, which may write to any object */
 } Node;
 
-/* Addresses of a node's last value: its object and, for a tensor, what it points to. They are only prefetched and never
- * read, since the objects may have died. */
+/* Addresses of a node's last value: of its object and, for a tensor, of the memory to which it points. They are only
+ * prefetched and never read, since the objects may have been freed. */
 typedef struct {
     const char *object, *implementation, *gradients;
 } Lines;
 
 typedef struct {
-    Node *nodes;  /* with room for LOOK_AHEAD more */
+    Node *nodes;  /* with LOOK_AHEAD further elements */
     FetchStep *steps; /* as many as nodes */
-    Lines *lines; /* as many as nodes, with room for twice LOOK_AHEAD more */
+    Lines *lines; /* as many as nodes, and 2 * LOOK_AHEAD further elements */
     Memo *memos;
     Item *items;
     PyObject **found; /* by item, its value at the memo's version; borrowed, NULL: absent */
     Seen *seen; /* as many as items */
-    PyObject **hollow; /* values of the hollow items, memo by memo, with room for LOOK_AHEAD more */
+    PyObject **hollow; /* values of the hollow items, memo by memo, with LOOK_AHEAD further elements */
     CheckStep *checks; /* grouped by node and item; `numbers` and `shortcut` borrowed from Guards.check_steps */
     int32_t node_count, memo_count, item_count, value_count;
-    /* number of leading nodes: those that may run Python code or make objects, with all that they depend on */
+    /* number of leading nodes: those that may run Python code or make objects, with all nodes on which they depend */
     int32_t owned_count;
-    unsigned long long renewed; /* how often a dict or class was reread */
+    unsigned long long renewed; /* number of times that a dict or class was reread */
 } Program;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *fetches, *checks, *outputs; /* as given, as tuples */
+    PyObject *fetches, *checks, *outputs; /* the given arguments, as tuples */
     Py_ssize_t fetch_count, check_count, output_count, slot_bound;
     Py_ssize_t value_count; /* fetch_count and one for each dict_at */
     FetchStep *fetch_steps;
-    CheckStep *check_steps; /* those without a fetch first, then grouped by fetch */
-    Py_ssize_t rootless;    /* how many have no fetch */
+    CheckStep *check_steps; /* checks without a fetch, then the other checks, grouped by fetch */
+    Py_ssize_t rootless;    /* number of checks without a fetch */
     int32_t *output_steps;
     Program program;
-    int owning; /* some step runs Python code or makes objects: keep references to values that this may free */
+    int owning; /* whether a step runs Python code or makes objects: then values that may be freed are owned */
 } Guards;
 
 extern PyObject *name_training; /* "training", hashed */
@@ -138,10 +140,10 @@ int build_steps(Guards *guards, PyObject *fetches, PyObject *checks, PyObject *o
 void evaluate_ready(void);
 int build_program(Guards *guards); /* -1 with an exception */
 void free_program(Program *program);
-int equal_constants(PyObject *value, PyObject *constant); /* 1, 0; -1 with an exception */
+int equal_constants(PyObject *value, PyObject *constant); /* whether they are equal; -1 with an exception */
 int fetch_is_foreign(const FetchStep *step);
 int check_is_foreign(const CheckStep *step);
-int is_plain_constant(PyObject *object);                  /* its == runs no Python code */
-int is_immutable(PyObject *object);                       /* and it always equals the same objects */
+int is_plain_constant(PyObject *object);                  /* whether its == runs no Python code */
+int is_immutable(PyObject *object);                       /* whether, in addition, it always equals the same objects */
 
 #endif

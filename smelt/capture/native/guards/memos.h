@@ -1,6 +1,6 @@
-/* Whether what was read from a dict or class is still current. Included by evaluate.c. Checked in three ways, cheapest
- * first: its version is unchanged (dicts, classes); the values that the guards read are the same objects (3.13: dicts
- * that share their values with an object have no version); everything is read and checked again. */
+/* Checks whether the items read from a dict or class are still current. Included by evaluate.c. There are three ways,
+ * cheapest first: its version is unchanged (dicts, classes); the values that the guards read are the same objects (on
+ * 3.13, dicts that share their values with an object have no version); all items are read and checked once more. */
 #ifndef SMELT_CAPTURE_MEMOS_H
 #define SMELT_CAPTURE_MEMOS_H
 
@@ -17,15 +17,15 @@ static int count_write(PyDict_WatchEvent event, PyObject *dict, PyObject *key, P
     return 0;
 }
 
-/* Without a free watcher, the sizes of hollow dicts are read each time. */
+/* Registers the watcher of dicts. If CPython has no free one, the sizes of hollow dicts are read at each evaluation. */
 static void start_watching(void) {
     watcher = PyDict_AddWatcher(count_write);
     if (watcher < 0) PyErr_Clear();
 }
 
-/* Whether each later write is counted. */
+/* Watches a dict; returns whether each later write to it is counted. */
 static inline int watch(PyObject *dict) {
-    if (watcher < 0 || ((PyDictObject *)dict)->ma_values) return 0; /* 3.13.0 reports no write through an object */
+    if (watcher < 0 || ((PyDictObject *)dict)->ma_values) return 0; /* 3.13.0 misses writes through an object */
     if (PyDict_Watch(watcher, dict) == 0) return 1;
     PyErr_Clear();
     return 0;
@@ -49,14 +49,14 @@ static inline int item_holds(const Program *program, const Item *item, PyObject 
     return 1;
 }
 
-/* Notes the hollow dicts, which have just been read. */
+/* Stores the values of the hollow items, which have just been read. */
 static inline void see_hollow(const Program *program, const Memo *memo) {
     PyObject **found = program->found + memo->first_item + memo->item_count - memo->hollow_count;
     for (int32_t i = 0; i < memo->hollow_count; i++) program->hollow[memo->first_hollow + i] = found[i];
 }
 
 #if PY_VERSION_HEX >= 0x030d0000
-/* Whether an item's checks hold as long as the value is the same object; keeps it alive where that is needed. */
+/* Whether an item's checks hold as long as the value is the same object; keeps the value alive if that requires it. */
 static inline int identity_decides(const Program *program, Item *item, PyObject *value) {
     int by_content = 0;
     for (int32_t k = item->first; k < item->first + item->count; k++) {
@@ -64,12 +64,12 @@ static inline int identity_decides(const Program *program, Item *item, PyObject 
         by_content |= check->kind == C_TYPE_IS || (check->kind == C_EQ && value != check->operand);
     }
     if (!by_content) return 1;
-    if (!value || !is_immutable(value)) return 0; /* keeping it alive must not keep anything else alive */
+    if (!value || !is_immutable(value)) return 0; /* to keep the value alive must not keep other objects alive */
     if (item->kept_alive != value) Py_XSETREF(item->kept_alive, Py_NewRef(value));
     return 1;
 }
 
-/* Remembers the values of a memo with a shape, which has just been found to hold. */
+/* Stores the values of a memo with a shape, which has just been found to hold. */
 static inline void see(const Program *program, Memo *memo) {
     Seen *seen = program->seen + memo->first_item;
     Item *item = program->items + memo->first_item;
@@ -83,7 +83,7 @@ static inline void see(const Program *program, Memo *memo) {
     memo->seen_count = count;
 }
 
-/* Whether the values are the same objects as when they were noted. */
+/* Whether the values are the objects that `see` has stored. */
 static inline int is_as_seen(const Program *program, const Memo *memo, PyObject *dict) {
     PyObject *const *values = memo->seen_count >= 0 ? shaped_values(&memo->shape, dict) : NULL;
     if (!values) return 0;
@@ -97,13 +97,13 @@ static inline int is_as_seen(const Program *program, const Memo *memo, PyObject 
 static inline int shape_holds(Program *program, Memo *memo, PyObject *dict) {
     PyObject *const *values = shaped_values(&memo->shape, dict);
     if (!values) return 0;
-    memo->version = memo->hollow_at = 0; /* the items are no longer those of the dict with that version */
+    memo->version = memo->hollow_at = 0; /* the items no longer belong to the dict with that version */
     memo->seen_count = -1;
     const Item *item = program->items + memo->first_item;
     PyObject **found = program->found + memo->first_item;
     for (int32_t i = 0; i < memo->item_count; i++, item++) {
         found[i] = item->position >= 0 ? values[item->position] : NULL;
-        if (!item_holds(program, item, found[i])) return 0; /* `renew` will find the same */
+        if (!item_holds(program, item, found[i])) return 0; /* `renew` will find that too */
     }
     see(program, memo);
     see_hollow(program, memo);
@@ -111,7 +111,8 @@ static inline int shape_holds(Program *program, Memo *memo, PyObject *dict) {
 }
 #endif
 
-/* Rereads the memo's dict or class; runs no Python code. `object` is the dict of `owner`, or a class. */
+/* Rereads the memo's dict or class without Python code; returns whether its checks hold. `object` is the dict of
+ * `owner`, or a class. */
 static Py_NO_INLINE int renew(Program *program, Memo *memo, PyObject *owner, PyObject *object) {
     memo->version = memo->hollow_at = 0;
     memo->seen_count = -1;
@@ -124,7 +125,7 @@ static Py_NO_INLINE int renew(Program *program, Memo *memo, PyObject *owner, PyO
         if ((!value && PyErr_Occurred()) || !item_holds(program, item, value)) return 0;
     }
     see_hollow(program, memo);
-    memo->version = version_now(memo, object); /* a class got one by the look-ups */
+    memo->version = version_now(memo, object); /* the look-ups give a class a version */
 #if PY_VERSION_HEX >= 0x030d0000
     if (!memo->version && !memo->is_class && owner) {
         take_shape(&memo->shape, owner, object);
@@ -138,7 +139,7 @@ static Py_NO_INLINE int renew(Program *program, Memo *memo, PyObject *owner, PyO
     return 1;
 }
 
-/* -- current? ---------------------------------------------------------------------------------- */
+/* -- whether a memo is current ----------------------------------------------------------------- */
 /* Whether every hollow dict is empty. */
 static inline int is_hollow(const Program *program, Memo *memo) {
     if (!memo->hollow_count || memo->hollow_at == writes) return 1;
@@ -153,7 +154,7 @@ static inline int is_hollow(const Program *program, Memo *memo) {
     return 1;
 }
 
-/* Whether the items are the present content of `object`. */
+/* Whether the memo's items are the present items of `object`. */
 static inline int is_current(const Program *program, const Memo *memo, PyObject *object) {
     if (memo->version && version_now(memo, object) == memo->version) return 1;
 #if PY_VERSION_HEX >= 0x030d0000
@@ -172,7 +173,7 @@ static inline int memo_holds(Program *program, Memo *memo, PyObject *owner, PyOb
     return renew(program, memo, owner, object) && is_hollow(program, memo);
 }
 
-/* The value in the parent's memo; NULL with `*known` set: absent. */
+/* The value of a node in its parent's memo; NULL with `*known` set if the name is absent. */
 static inline PyObject *recall(const Program *program, int32_t at, PyObject *parent, uint64_t now, int *known) {
     const Node *node = &program->nodes[at];
     const Memo *memo = &program->memos[node->of];

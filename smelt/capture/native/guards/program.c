@@ -1,11 +1,11 @@
-/* From the steps of Guards to a Program: fetches in the order of evaluation, where reads of one dict or class are
- * combined in memos. Steps of kind MODULE_MEMBER and checks of kind MODULE become reads of the dicts behind them, so
- * that one memo serves all reads of a module's __dict__. */
+/* Compiles the steps of Guards to a Program: fetches in the order of evaluation, in which the reads of one dict or
+ * class are combined in memos. Steps of kind MODULE_MEMBER and checks of kind MODULE become reads of the underlying
+ * dicts, so that one memo serves all reads of a module's __dict__. */
 #include "guards.h"
 
 enum { NONE = -1 };
 
-/* A fetch while the program is built: first the given ones, then those of intermediate dicts. */
+/* A fetch while the program is built. The given fetches come first, then those of intermediate dicts. */
 typedef struct {
     FetchStep step;
     int32_t first_child, sibling;
@@ -28,7 +28,7 @@ typedef struct {
     int32_t last, filled; /* index of its last item; number of items laid out */
 } DraftMemo;
 
-/* A check and what it is attached to: a draft, an item, or nothing, if it has no fetch. */
+/* A check and its owner: a draft, an item, or neither if it has no fetch. */
 typedef struct {
     CheckStep step;
     int32_t draft, item;
@@ -62,7 +62,7 @@ static int same_key(PyObject *a, Py_hash_t hash_a, PyObject *b, Py_hash_t hash_b
     return a == b || (hash_a == hash_b && PyUnicode_CheckExact(a) && PyUnicode_CheckExact(b) && !PyUnicode_Compare(a, b));
 }
 
-/* The child of `parent` with this step, made if there is none. */
+/* The child of `parent` with this step, which is made at the first request. */
 static int32_t child_of(Builder *b, int32_t parent, enum FetchKind kind, PyObject *key, Py_hash_t hash) {
     for (int32_t i = b->drafts[parent].first_child; i != NONE; i = b->drafts[i].sibling) {
         const FetchStep *step = &b->drafts[i].step;
@@ -108,7 +108,7 @@ static int32_t memo_of(Builder *b, int32_t draft) {
     return owner->memo;
 }
 
-/* The item `key` of a memo, made if there is none. */
+/* The item `key` of a memo, which is made at the first request. */
 static int32_t item_of(Builder *b, int32_t memo, PyObject *key, Py_hash_t hash) {
     for (int32_t i = b->memos[memo].last; i != NONE; i = b->items[i].next)
         if (same_key(b->items[i].item.key, b->items[i].item.hash, key, hash)) return i;
@@ -118,7 +118,7 @@ static int32_t item_of(Builder *b, int32_t memo, PyObject *key, Py_hash_t hash) 
     return b->memos[memo].last = b->item_count++;
 }
 
-/* Whether the memo of the parent can hold what the step fetches. */
+/* Whether the memo of the parent can contain the value that the step fetches. */
 static int is_remembered(const Builder *b, const FetchStep *step) {
     if (step->parent < 0) return 0;
     const FetchStep *parent = &b->drafts[step->parent].step;
@@ -140,14 +140,14 @@ static void remember_fetches(Builder *b) {
 }
 
 /* -- checks ------------------------------------------------------------------------------------ */
-/* Whether a check, once passed, holds for the same object for ever. */
+/* Whether a check that has held once holds for the same object at all later times. */
 static int is_lasting(const CheckStep *step) {
     switch (step->kind) {
     case C_IS:
     case C_IS_NOT:
     case C_MISSING: return 1;
     case C_EQ: return is_immutable(step->operand);
-    case C_TYPE_IS: /* instances of Python classes, and modules, can be given another class */
+    case C_TYPE_IS: /* instances of Python classes and modules can get another class */
         return ((PyTypeObject *)step->operand)->tp_flags & Py_TPFLAGS_IMMUTABLETYPE &&
                step->operand != (PyObject *)&PyModule_Type;
     default: return 0;
@@ -184,7 +184,7 @@ static void attach_module_check(Builder *b, const CheckStep *step, int32_t draft
     }
 }
 
-/* The other fetches that a check reads: their number, and `indices` unless there is only one. */
+/* The number of other fetches that a check reads; sets `indices` unless there is only one. */
 static Py_ssize_t operands(const CheckStep *step, PyObject **indices) {
     *indices = NULL;
     if (step->kind == C_ALIASED || step->kind == C_NOT_ALIASED) return 1;
@@ -218,7 +218,8 @@ static void attach_checks(Builder *b) {
 }
 
 /* -- order ------------------------------------------------------------------------------------- */
-/* Emits parents and operands first; they precede the step in the given order, so this terminates. */
+/* Emits the parents and operands of a fetch, then the fetch. They precede it in the given order, so the recursion
+ * ends. */
 static void emit(Builder *b, int32_t index) {
     Draft *draft = &b->drafts[index];
     if (draft->node != NONE) return;
@@ -235,7 +236,7 @@ static void emit(Builder *b, int32_t index) {
     b->order[b->node_count++] = index;
 }
 
-/* Whether a node may run Python code, makes an object, or reads one that may have no other owner. */
+/* Whether a node may run Python code, makes an object, or reads an object that may have no other owner. */
 static int is_owned(const Builder *b, int32_t index) {
     const Draft *draft = &b->drafts[index];
     if (draft->step.kind == F_WEAK || fetch_is_foreign(&draft->step)) return 1;
@@ -254,8 +255,9 @@ static int is_asked_last(const Builder *b, int32_t index) {
     return 0;
 }
 
-/* Nodes that own their values come first, so that the values of the others cannot die. Functions marked `asked_last`
- * must be called only where all other guards hold: they come last, and then all nodes own their values. */
+/* Emits the needed nodes. Nodes that own their values come first, so that the values of the others cannot be freed.
+ * Functions marked `asked_last` must be called only if all other guards hold: they come last, and then all nodes own
+ * their values. */
 static void emit_needed(Builder *b) {
     int asks_last = 0;
     for (int last = 0; last <= asks_last; last++) {
@@ -288,7 +290,7 @@ static void lay_out_items(Builder *b, Program *p) {
         first += b->memos[i].memo.item_count;
         first_hollow += b->memos[i].memo.hollow_count;
     }
-    for (int hollow = 0; hollow < 2; hollow++) /* these last */
+    for (int hollow = 0; hollow < 2; hollow++) /* hollow items come last */
         for (int32_t i = 0; i < b->item_count; i++) {
             if (b->items[i].item.hollow != hollow) continue;
             DraftMemo *memo = &b->memos[b->items[i].memo];
@@ -313,7 +315,7 @@ static void lay_out_nodes(Builder *b, Program *p) {
     }
 }
 
-/* Reserves room for the checks of one owner. */
+/* Reserves a range of the program's checks for one owner. */
 static int32_t reserve(int32_t *first, int32_t *count, int32_t at) {
     *first = at;
     at += *count;
@@ -321,7 +323,7 @@ static int32_t reserve(int32_t *first, int32_t *count, int32_t at) {
     return at;
 }
 
-/* Checks of one owner are contiguous; those without a fetch come first. */
+/* Lays out the checks so that those of one owner are contiguous; checks without a fetch come first. */
 static void lay_out_checks(Builder *b, Program *p) {
     int32_t at = (int32_t)b->guards->rootless;
     for (int32_t i = 0; i < p->node_count; i++) at = reserve(&p->nodes[i].first, &p->nodes[i].count, at);
@@ -341,8 +343,8 @@ static void lay_out_checks(Builder *b, Program *p) {
     }
 }
 
-/* Whether node i reads the next item of the same list or tuple as the node before it, and both have only one check, of
- * the same tensor spec: a thousand operands of one `torch.cat`, the caches of layers. */
+/* Whether node i reads the item after that of node i - 1 in the same list or tuple, and both have only one check, of
+ * the same tensor spec. Examples are a thousand operands of one `torch.cat`, or the caches of layers. */
 static int continues_run(const Program *p, int32_t i) {
     const Node *before = &p->nodes[i - 1], *node = &p->nodes[i];
     const FetchStep *last = &p->steps[i - 1], *step = &p->steps[i];
@@ -392,7 +394,7 @@ void free_program(Program *program) {
     PyMem_Free(program->checks);
 }
 
-/* Allocates for the largest possible number of drafts and items. */
+/* Allocates memory for the largest possible number of drafts and items. */
 static int allocate_drafts(Builder *b) {
     size_t checks = (size_t)b->guards->check_count, drafts = 3 * (size_t)b->given + checks, items = drafts + checks;
     for (size_t i = 0; i < checks; i++) {

@@ -1,4 +1,4 @@
-/* Evaluation of one fetch, from the parent's value to its own. Included by the evaluation loop. */
+/* Evaluation of one fetch: reads its value from its parent's value. Included by evaluate.c. */
 #ifndef SMELT_CAPTURE_READS_H
 #define SMELT_CAPTURE_READS_H
 
@@ -17,7 +17,7 @@ static Py_NO_INLINE PyObject *slow_instance_dict(PyObject *object) {
     return *where;
 }
 
-/* Borrowed; NULL without an exception when the object has no __dict__. */
+/* The __dict__ of an object, borrowed; NULL without an exception if it has none. */
 static inline PyObject *instance_dict(PyObject *object) {
     if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
         PyObject *dict = ((PyObject **)object)[-3]; /* before the object's head, on 3.11 to 3.13 */
@@ -26,12 +26,12 @@ static inline PyObject *instance_dict(PyObject *object) {
     return slow_instance_dict(object);
 }
 
-/* Borrowed; NULL with or without an exception. */
+/* The value of a key in a dict, borrowed; NULL with or without an exception. */
 static inline PyObject *dict_item(PyObject *dict, PyObject *key, Py_hash_t hash, int32_t *hint) {
     return dict && PyDict_Check(dict) ? hinted_item(dict, key, hash, hint) : NULL;
 }
 
-/* computed when the steps were built */
+/* the hash of an interned name, which was computed when the steps were built */
 static inline Py_hash_t name_hash(PyObject *name) { return ((PyASCIIObject *)name)->hash; }
 
 static inline PyObject *weak_target(PyObject *reference) {
@@ -60,7 +60,8 @@ static inline PyObject *class_attribute(PyObject *class, PyObject *name) {
     return found ? found : smelt_null;
 }
 
-/* Borrowed, except for the three kinds that make objects (`made` set). NULL: the guard fails. */
+/* The value of a fetch. It is borrowed, except for the three kinds that make objects (`made` is set). NULL: the guards
+   fail. */
 static inline PyObject *fetch(FetchStep *step, PyObject *parent, PyObject **values, const Scope *scope, int *made) {
     PyObject *found;
     switch (step->kind) {

@@ -3,14 +3,14 @@
 #include "shortcuts.h"
 
 typedef struct {
-    uintptr_t start, end; /* addresses of the first byte and behind the last */
+    uintptr_t start, end; /* address of the first byte, address after the last byte */
 } Span;
 
 struct Shortcut {
     int which;
     Py_ssize_t count;
-    TensorSpec **specs; /* borrowed from Guards.checks: what the tensors have been checked to match */
-    int32_t *fetches;   /* of the tensors */
+    TensorSpec **specs; /* borrowed from Guards.checks: the specs that the tensors match by earlier checks */
+    int32_t *fetches;   /* indices of the tensors' fetches */
     int32_t *order;     /* DISJOINT: indices by address, as last sorted */
     Span *spans;
     SizeProgram *sizes; /* if set, evaluated in place of `which` */
@@ -61,7 +61,7 @@ void shortcut_free(Shortcut *shortcut) {
     PyMem_Free(shortcut);
 }
 
-/* The address of a tensor's first element; 0: not known, or it has none. */
+/* The address of a tensor's first element; 0 if it is not known or the tensor has no elements. */
 static inline uintptr_t first_element(const char *impl, int64_t size) {
     const char *storage = (const char *)word(impl + layout.storage);
     uintptr_t data = storage ? word(storage + layout.data) : 0;
@@ -69,7 +69,7 @@ static inline uintptr_t first_element(const char *impl, int64_t size) {
 }
 
 /* -- DISJOINT: no shared memory----------------------------------------------------------------- */
-/* Sets the span of a tensor's memory, empty for a tensor without elements; 0: not known. */
+/* Sets the span of a tensor's memory, which is empty for a tensor without elements. Returns 0 if it is not known. */
 static int span_of(const TensorSpec *spec, PyObject *tensor, Span *span) {
     const char *impl = impl_of(tensor);
     int64_t ndim = spec->ndim, last = 0;
@@ -111,7 +111,7 @@ static int are_disjoint(Shortcut *shortcut, PyObject **values) {
     return are_disjoint_in_order(shortcut);
 }
 
-/* -- all hold the same number ------------------------------------------------------------------ */
+/* -- EQUAL_NUMBERS: all tensors contain the same number ---------------------------------------- */
 static int number_of(const TensorSpec *spec, PyObject *tensor, double *number) {
     const char *impl = impl_of(tensor);
     const int64_t *sizes = sizes_of(impl, spec->ndim);
@@ -131,7 +131,7 @@ static int are_equal_numbers(const Shortcut *shortcut, PyObject **values) {
     if (!like->is_float_on_cpu || !number_of(like, values[shortcut->fetches[0]], &first)) return 0;
     for (Py_ssize_t i = 1; i < shortcut->count; i++) {
         const TensorSpec *spec = shortcut->specs[i];
-        /* with equal dispatch keys either none is a lazy negative view, or all are */
+        /* with equal dispatch keys, either all of them are lazy negative views or none is */
         if (!spec->is_float_on_cpu || spec->keys != like->keys) return 0;
         if (!number_of(spec, values[shortcut->fetches[i]], &other) || first != other) return 0;
     }

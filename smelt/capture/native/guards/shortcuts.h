@@ -5,12 +5,13 @@
 #include "sizes.h"
 #include "../tensor.h"
 
-/* Order is the number that Python sees, as names with "SHORT_" before them. */
+/* Python uses the position as the number of a shortcut, by names with the prefix "SHORT_". */
 enum { S_DISJOINT, S_EQUAL_NUMBERS, S_NO_HOOKS, SHORTCUT_COUNT };
 
 typedef struct Shortcut Shortcut;
 
-/* NULL with an exception. If it is no program over sizes, `specs` are what the tensors have been checked to match. */
+/* Makes a shortcut; NULL with an exception. `specs`: the specs that the tensors match by earlier checks; not used by a
+   program over sizes. */
 Shortcut *shortcut_new(int which, PyObject *indices, TensorSpec **specs);
 Shortcut *shortcut_of_sizes(PyObject *indices, PyObject *program);
 void shortcut_free(Shortcut *shortcut);

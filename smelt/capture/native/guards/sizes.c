@@ -17,7 +17,7 @@ struct SizeProgram {
     } steps[];
 };
 
-/* How many numbers a step pops and pushes; the depth stays within the stack. */
+/* Whether the steps of a program are valid and the depth of its stack stays within the limit. */
 static int is_well_formed(const SizeProgram *program, Py_ssize_t count) {
     Py_ssize_t depth = 0;
     for (Py_ssize_t i = 0; i < program->length; i++) {
@@ -64,7 +64,7 @@ static int number_of(PyObject *value, int64_t *number) {
 
 static int64_t floor_division(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 
-/* Replaces a by `a op b`; 0: overflow, or undefined. */
+/* Replaces a by `a op b`; returns 0 if the result overflows or is undefined. */
 static int compute(int op, int64_t *a, int64_t b) {
     switch (op) {
     case Z_ADD: return !__builtin_add_overflow(*a, b, a);
@@ -92,7 +92,7 @@ static int compare(int op, int64_t a, int64_t b) {
 }
 
 int size_program_holds(const SizeProgram *program, const int32_t *fetches, PyObject **values) {
-    int64_t stack[MAX_STACK_DEPTH], *top = stack; /* top points behind the last number */
+    int64_t stack[MAX_STACK_DEPTH], *top = stack; /* top points after the last number */
     for (Py_ssize_t i = 0; i < program->length; i++) {
         int op = program->steps[i].op;
         int64_t argument = program->steps[i].argument;

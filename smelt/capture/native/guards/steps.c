@@ -1,4 +1,4 @@
-/* From the fetches and checks of Guards to the steps that evaluate.c runs; refuses what is malformed. */
+/* Compiles the fetches and checks of Guards to the steps that evaluate.c evaluates; refuses malformed ones. */
 #include "guards.h"
 #include <structmember.h>
 
@@ -10,7 +10,7 @@ static int bad(const char *what, Py_ssize_t index, const char *kind, const char 
 /* -- fetches ----------------------------------------------------------------------------------- */
 static int is_interned_name(PyObject *object) { return PyUnicode_CheckExact(object) && PyObject_Hash(object) != -1; }
 
-/* Index in the values of the __dict__ of fetch `index`. 0 means none: index 0 is the first fetch's value. */
+/* Index of the __dict__ of fetch `index` in the values. 0 means none, since index 0 is the first fetch's value. */
 static Py_ssize_t dict_value_index(Guards *guards, Py_ssize_t index) {
     FetchStep *step = &guards->fetch_steps[index];
     if (!step->dict_at) step->dict_at = (int32_t)guards->value_count++;
@@ -35,7 +35,7 @@ static int read_index(FetchStep *step, PyObject *key, int may_be_negative) {
     return may_be_negative || step->index >= 0;
 }
 
-/* Fields of the function object, unlike its other attributes. */
+/* Reads a fetch of an attribute that is a field of the function object. */
 static int read_function_field(FetchStep *step, PyObject *key) {
     static const struct {
         const char *name;
@@ -58,7 +58,7 @@ static int read_function_field(FetchStep *step, PyObject *key) {
     return 0;
 }
 
-/* A member that holds an object, not a C number. */
+/* Whether a member of an object is a reference to an object, not a C number. */
 static int is_slot(PyObject *object) {
     if (Py_TYPE(object) != &PyMemberDescr_Type) return 0;
     int type = ((PyMemberDescrObject *)object)->d_member->type;
@@ -79,7 +79,7 @@ static int read_slot(FetchStep *step, PyObject *key) {
     return 1;
 }
 
-/* Whether fetching may run Python code, or makes an object without another owner. */
+/* Whether a fetch may run Python code, or makes an object without another owner. */
 int fetch_is_foreign(const FetchStep *step) {
     switch (step->kind) {
     case F_ATTR:
@@ -168,14 +168,14 @@ static int is_name_tuple(PyObject *object) {
     return 1;
 }
 
-/* Reads a pair of integers; False without an exception when it is none. */
+/* Reads a pair of integers; returns 0 without an exception if the operand is not a pair. */
 static int read_range(CheckStep *step, PyObject *operand) {
     if (PyTuple_Check(operand) && PyArg_ParseTuple(operand, "nn", &step->number, &step->high)) return 1;
     PyErr_Clear();
     return 0;
 }
 
-/* step->numbers: the tuple's ints, or `count` hints when there is no tuple. */
+/* Sets step->numbers to the tuple's ints, or to `count` hints if there is no tuple. */
 static int set_numbers(CheckStep *step, PyObject *tuple, Py_ssize_t count) {
     if (tuple) count = PyTuple_GET_SIZE(tuple);
     step->numbers = PyMem_Malloc((size_t)(count + 1) * sizeof(int32_t));
@@ -206,7 +206,7 @@ static int read_python(PyObject *operand, Py_ssize_t fetch) {
            is_index_tuple(PyTuple_GET_ITEM(operand, 1), fetch);
 }
 
-/* The preceding check that a fetch gives a tensor whose memory may be read; NULL: there is none. */
+/* The spec of a preceding check by which the fetch gives a tensor whose memory may be read; NULL if there is none. */
 static TensorSpec *raw_spec_of(const Guards *guards, Py_ssize_t fetch, const CheckStep *asking) {
     const CheckStep *step = guards->check_steps + guards->rootless;
     for (Py_ssize_t i = 0; i < fetch; i++) step += guards->fetch_steps[i].checks;
@@ -215,7 +215,7 @@ static TensorSpec *raw_spec_of(const Guards *guards, Py_ssize_t fetch, const Che
     return NULL;
 }
 
-/* Adds the shortcut of a PYTHON check, if it names one and its fetches give such tensors. */
+/* Adds the shortcut of a PYTHON check, if the check names one and its fetches give tensors whose memory may be read. */
 static int add_shortcut(const Guards *guards, CheckStep *step) {
     PyObject *operand = step->operand;
     if (step->kind != C_PYTHON || !PyTuple_Check(operand) || PyTuple_GET_SIZE(operand) != 3) return 0;
@@ -238,7 +238,7 @@ static int add_shortcut(const Guards *guards, CheckStep *step) {
     return count && found == count && !step->shortcut ? -1 : 0;
 }
 
-/* Whether checking may run Python code. */
+/* Whether a check may run Python code. */
 int check_is_foreign(const CheckStep *step) {
     switch (step->kind) {
     case C_EQ:
@@ -316,7 +316,7 @@ static int read_checks(Guards *guards) {
     int kind, status = starts ? 0 : -1;
     for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
         status = parse_check(guards, i, &fetch, &kind, &operand);
-        if (status == 0) starts[fetch + 2]++; /* fetch -1 comes first; one further to become a start below */
+        if (status == 0) starts[fetch + 2]++; /* fetch -1 comes first; shifted by one for the sums below */
     }
     for (Py_ssize_t i = 0; status == 0 && i < guards->fetch_count; i++) {
         if (starts[i + 2] > UINT16_MAX) {
@@ -344,7 +344,7 @@ static int read_checks(Guards *guards) {
     return status;
 }
 
-/* -- the whole --------------------------------------------------------------------------------- */
+/* -- the Guards object ------------------------------------------------------------------------- */
 static int read_outputs(Guards *guards) {
     for (Py_ssize_t i = 0; i < guards->output_count; i++) {
         PyObject *item = PyTuple_GET_ITEM(guards->outputs, i);

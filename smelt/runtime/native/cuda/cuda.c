@@ -1,7 +1,7 @@
-/* Driver(library): NVIDIA's driver, opened by name when the first GPU program is made; its kernels are loaded here.
+/* Driver(library): NVIDIA's driver, which is opened by name when the first GPU program is made. It loads kernels.
  *
- * A kernel is loaded into the device's primary context, which torch uses, and stays for the life of the process. The
- * calling thread's context is restored afterwards. Errors are CudaError, whose `code` is the driver's. */
+ * A kernel is loaded into the device's primary context, which torch uses, and stays loaded until the process ends. The
+ * calling thread's context is restored afterwards. Errors are raised as CudaError, whose `code` is the driver's. */
 #include "cuda.h"
 #include "cuda_driver.h"
 #include <dlfcn.h>
@@ -12,7 +12,8 @@ static PyObject *cuda_error;
 
 static int ends_context(int error);
 
-/* What a kernel reported before it trapped, None if nothing is known; a new reference. Never an error. */
+/* The message that a kernel reported before it trapped, as a new reference; None if there is no message. Never
+ * raises. */
 static PyObject *kernel_report(int error) {
     PyObject *module = ends_context(error) ? PyImport_ImportModule("smelt.abi.device_checks") : NULL;
     PyObject *report = module ? PyObject_CallMethod(module, "failure", NULL) : NULL;
@@ -41,13 +42,13 @@ PyObject *smelt_cuda_fail(const smelt_cuda_driver *driver, int error, const char
     return NULL;
 }
 
-/* Errors inside of a kernel, after which nothing runs in the context any more. */
+/* Whether the error occurred inside of a kernel, after which the context cannot be used. */
 static int ends_context(int error) {
     switch (error) {
-    case 214: /* an uncorrectable error of the memory */
+    case 214: /* an uncorrectable memory error */
     case 226:
     case 700: /* an illegal address */
-    case 702: /* a kernel that ran too long */
+    case 702: /* a timeout of a kernel */
     case 709:
     case 710: /* an assertion in a kernel */
     case 714:
@@ -55,7 +56,7 @@ static int ends_context(int error) {
     case 716: /* a misaligned address */
     case 717:
     case 718:
-    case 719: /* any other */
+    case 719: /* another error */
         return 1;
     default:
         return 0;
@@ -120,7 +121,7 @@ static PyObject *driver_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (!library) return PyErr_Format(PyExc_OSError, "%s", dlerror());
     smelt_cuda_driver *driver = (smelt_cuda_driver *)type->tp_alloc(type, 0);
     if (!driver) return NULL;
-    driver->library = library; /* never closed: kernels live there */
+    driver->library = library; /* never closed, since kernels stay loaded */
     if (!resolve(library, &driver->api)) {
         Py_DECREF(driver);
         return NULL;
@@ -188,7 +189,7 @@ static PyObject *driver_load(PyObject *self, PyObject *args) {
         return NULL;
     }
     const char *doing = "entering the device";
-    int mode = SMELT_CUDA_RELAXED; /* a kernel may be needed first while its thread records a stream */
+    int mode = SMELT_CUDA_RELAXED; /* the first use of a kernel may occur while its thread records a stream */
     Py_BEGIN_ALLOW_THREADS
     error = driver->api.push(context);
     if (!error) {

@@ -1,5 +1,6 @@
-/* The functions of NVIDIA's driver that are used, declared here because no CUDA header is needed to build smelt.
- * Names and numbers are those of the CUDA driver API, which keeps them: https://docs.nvidia.com/cuda/cuda-driver-api */
+/* The functions of NVIDIA's driver that smelt uses, declared here so that smelt can be built without CUDA headers.
+ * Names and numbers are those of the CUDA driver API, which does not change them:
+ * https://docs.nvidia.com/cuda/cuda-driver-api */
 #ifndef SMELT_CUDA_DRIVER_H
 #define SMELT_CUDA_DRIVER_H
 #define PY_SSIZE_T_CLEAN
@@ -33,7 +34,7 @@ enum {
     SMELT_CUDA_LOCAL_BYTES = 3,     /* CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES */
     SMELT_CUDA_REGISTERS = 4,       /* CU_FUNC_ATTRIBUTE_NUM_REGS */
     SMELT_CUDA_DYNAMIC_SHARED = 8,  /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
-    SMELT_CUDA_FREE_SHARED = 48 << 10, /* dynamic shared memory that needs no permission */
+    SMELT_CUDA_FREE_SHARED = 48 << 10, /* bytes of dynamic shared memory that a kernel may use without an attribute */
     SMELT_CUDA_MAX_DEVICES = 64,
     SMELT_CUDA_RELAXED = 2 /* CU_STREAM_CAPTURE_MODE_RELAXED */
 };
@@ -42,13 +43,13 @@ typedef struct {
     PyObject_HEAD
     void *library;
     smelt_cuda_api api;
-    void *contexts[SMELT_CUDA_MAX_DEVICES]; /* retained primary contexts, those that torch uses */
+    void *contexts[SMELT_CUDA_MAX_DEVICES]; /* retained primary contexts, which torch uses */
 } smelt_cuda_driver;
 
 /* Raises CudaError: "<doing>: CUDA_ERROR_NAME: text". Returns NULL. */
 PyObject *smelt_cuda_fail(const smelt_cuda_driver *driver, int error, const char *doing);
-/* The same for a launch. An error inside of a kernel ends the context. Unless launches block, it is reported at a later
- * launch, and the message says so. */
+/* Raises CudaError for a launch. An error inside of a kernel ends the context. Unless launches block, it is reported
+ * at a later launch, and the message says so. */
 PyObject *smelt_cuda_fail_launch(const smelt_cuda_driver *driver, int error, const char *kernel);
 /* The primary context of a device; NULL with a Python error set. */
 void *smelt_cuda_context(smelt_cuda_driver *driver, int ordinal);

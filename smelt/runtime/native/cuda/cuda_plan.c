@@ -1,4 +1,4 @@
-/* Launches as Python gives them, read into memory that the launcher walks without Python. */
+/* Reads launches from Python objects into memory that the launcher walks without Python. */
 #include "cuda_plan.h"
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* A plan is a tuple of launches
- *     (name, function, (x, y, z), threads, shared, arguments, appended)
- * whose arguments are (slot, bytes), a pointer of the table, or an integer; `appended` null pointers follow them. */
+ *     (name, function, (x, y, z), threads, shared, arguments, appended).
+ * Its arguments are (slot, bytes), a pointer at an offset from a slot of the table, or an integer. Then come
+ * `appended` null pointers. */
 #ifndef SMELT_CUDA_PLAN_H
 #define SMELT_CUDA_PLAN_H
 #define PY_SSIZE_T_CLEAN
@@ -8,7 +9,7 @@
 #include <stdint.h>
 
 typedef struct {
-    int64_t slot, value; /* slot -1: the value itself */
+    int64_t slot, value; /* slot -1: the argument is `value` itself */
 } smelt_argument;
 typedef struct {
     char *name;
@@ -22,9 +23,9 @@ typedef struct {
     Py_ssize_t count, slots, parameters;
 } smelt_plan;
 
-/* 1, and `slots` is at least what it needs; 0 with a Python error set. */
+/* Reads an argument and raises `slots` to the number of slots that it needs. Returns 1; 0 with a Python error set. */
 int smelt_read_argument(PyObject *object, smelt_argument *to, Py_ssize_t *slots);
-/* 1; 0 with a Python error set, and `to` is empty. */
+/* Reads a plan. Returns 1; 0 with a Python error set, and `to` is empty. */
 int smelt_read_plan(PyObject *plan, smelt_plan *to);
 void smelt_free_plan(smelt_plan *plan);
 #endif

@@ -1,16 +1,16 @@
 /* Segment(driver, device, stream, prepare): kernels that one call launches in order on the device's current stream.
  *
- * Until there is a plan, a call asks `prepare(table)`. It returns None if it has launched everything itself and is to be
- * asked at the next call, too, or (plan, launched[, pointers, variant]); cuda_plan.h describes plans.
+ * A call without a plan first calls `prepare(table)`. It returns None if it has launched all kernels itself and is to
+ * be called at the next call as well, or (plan, launched[, pointers, variant]); cuda_plan.h describes plans.
  *
- * The kernels of the plan require that `pointers`, given as (slot, bytes), are multiples of 16. Each call checks all of
- * them. If some are not, it launches the plan that `variant(positions, table)` returns for those positions in
- * `pointers`; each such set is asked for once. After MOST_VARIANTS sets a plan is requested for the union of all sets,
- * which serves any subset. `variant` returns (plan, launched), where a plan may also be a function of the table that
- * replaces the kernels; or None: then nothing is launched and the call returns False.
+ * The kernels of the plan require that `pointers`, given as (slot, bytes), are multiples of 16. Each call checks all
+ * of them. If some are not aligned, it launches the plan that `variant(positions, table)` returns for their positions
+ * in `pointers`; `variant` is called once for each such set. After MOST_VARIANTS sets, a plan is requested for the
+ * union of all sets, which serves any subset. `variant` returns (plan, launched), where a plan may also be a function
+ * of the table that replaces the kernels; or None: then nothing is launched and the call returns False.
  *
- * The interpreter lock is released while launching: the driver blocks when its queue is full, and draining it may
- * depend on another thread. So the values are on the stack and a plan is never replaced. */
+ * The interpreter lock is released while kernels are launched: the driver blocks when its queue is full, and to drain
+ * it may require another thread. Therefore the values are on the stack and a plan is never replaced. */
 #include "cuda.h"
 #include "cuda_driver.h"
 #include "cuda_plan.h"
@@ -20,10 +20,10 @@
 
 enum { MOST_VARIANTS = 16, ALIGNMENT = 16 };
 
-typedef struct Variant { /* `moved`: a bit for each pointer that is no multiple of 16; `any`: serves subsets, too */
+typedef struct Variant { /* `moved`: a bit for each unaligned pointer; `any`: the plan serves subsets as well */
     struct Variant *next;
     int any, refused;
-    PyObject *other; /* the function that replaces a plan; else NULL */
+    PyObject *other; /* the function that replaces a plan, or NULL */
     smelt_plan plan;
     uint64_t moved[];
 } Variant;
@@ -58,7 +58,8 @@ static int launch_all(const Segment *s, const smelt_plan *p, char **slots, void 
     return error;
 }
 
-/* In the device's context: another device may be current, and a thread that never used CUDA has none. */
+/* Launches a plan in the device's context, which may not be current: another device is, or the thread never used
+ * CUDA. */
 static int launch_inside(const Segment *s, const smelt_plan *p, void *context, char **slots, void *stream,
                          Py_ssize_t *at) {
     void *current = NULL;
@@ -124,9 +125,10 @@ static int install(Segment *s, PyObject *plan, PyObject *pointers, PyObject *var
     return 1;
 }
 
-/* 1: launch the plan now; 0: prepare launched; -1: error. */
+/* Calls `prepare`. Returns 1 if the plan is to be launched, 0 if `prepare` has launched the kernels, -1 with an error
+ * set. */
 static int prepare_plan(Segment *s, PyObject *table) {
-    PyObject *prepare = Py_NewRef(s->prepare); /* another thread may finish first and drop it */
+    PyObject *prepare = Py_NewRef(s->prepare); /* another thread may install a plan, which drops `prepare` */
     PyObject *answer = PyObject_CallOneArg(prepare, table), *plan, *pointers = NULL, *variant = NULL;
     Py_DECREF(prepare);
     if (!answer) return -1;
@@ -150,7 +152,7 @@ static Variant *find_variant(const Segment *s, const uint64_t *moved, size_t wor
         if (memcmp(v->moved, moved, words * sizeof *moved) == 0) return v;
         uint64_t others = !v->any;
         for (size_t i = 0; i < words; i++) others |= moved[i] & ~v->moved[i];
-        if (!others) found = v; /* the last one: it was made for the fewest */
+        if (!others) found = v; /* the last one in the list was made for the smallest set */
     }
     return found;
 }
@@ -168,7 +170,8 @@ static PyObject *positions_of(const Segment *s, const uint64_t *moved) {
     return positions;
 }
 
-/* 1: a plan or its replacement; 0: nothing is launched for such pointers; -1: an error. */
+/* Reads the result of `variant`. Returns 1 for a plan or its replacement, 0 if nothing is launched; -1 with an error
+ * set. */
 static int read_variant(PyObject *answer, Variant *made, int *launched) {
     PyObject *plan;
     if (!answer) return -1;
@@ -210,7 +213,7 @@ static Variant *make_variant(Segment *s, PyObject *table, const uint64_t *moved,
     Py_DECREF(variant);
     const int good = read_variant(answer, made, launched) >= 0;
     Py_XDECREF(answer);
-    Variant *known = good ? find_variant(s, moved, words) : NULL; /* another thread may have been faster */
+    Variant *known = good ? find_variant(s, moved, words) : NULL; /* another thread may have made it */
     if (!good || known) {
         free_variant(made);
         return known;
@@ -221,7 +224,8 @@ static Variant *make_variant(Segment *s, PyObject *table, const uint64_t *moved,
     return made;
 }
 
-/* The variant for pointers of which some are no multiples of 16; `launched`: it has run already. NULL: an error. */
+/* The variant for a table in which some pointers are not aligned. Sets `launched` if its kernels have run already.
+ * NULL with an error set. */
 static const Variant *moved_variant(Segment *s, PyObject *table, char **slots, int *launched) {
     const size_t words = (size_t)(s->pointer_count + 63) / 64;
     uint64_t moved[words];
@@ -236,7 +240,7 @@ static const Variant *moved_variant(Segment *s, PyObject *table, char **slots, i
 
 static PyObject *run_moved(Segment *s, PyObject *table, char **slots) {
     int launched = 0;
-    const Variant *variant = moved_variant(s, table, slots, &launched); /* it lives as long as the segment */
+    const Variant *variant = moved_variant(s, table, slots, &launched); /* the segment owns it */
     if (!variant) return NULL;
     if (variant->refused) Py_RETURN_FALSE;
     if (launched) Py_RETURN_NONE;

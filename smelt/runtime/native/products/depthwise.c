@@ -1,6 +1,7 @@
-/* See depthwise.h. A block of channels meets all rows that hold it, one row of the window at a time; blocks are shared
- * out to threads, and images too where there are few blocks. Takes no memory but the sums, of which each share of the
- * images has its own. (oneDNN's for this memory order takes 256 weights of scratch for each weight, and is slower.) */
+/* See depthwise.h. A task computes the gradient of one block of channels: it reads all rows of these channels, one row
+ * of the window at a time. If there are fewer blocks than threads need, the rows of the images are divided into shares
+ * as well. Memory is allocated only for the partial sums of the shares. (oneDNN's kernel for this memory format takes
+ * 256 floats of scratch memory for each weight, and is slower.) */
 #include "depthwise.h"
 #include "gemm.h"
 #include "isa.h"
@@ -9,22 +10,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_TAPS 7 /* elements of a row of the window at a time: twice as many registers hold their sums */
-#define SERIAL 20000 /* multiplications that take less time than waking a thread */
-#define LEAST_ROWS 8 /* of the gradient in a share */
-#define CHAIN 256    /* products that are added up one by one, about; such sums are added up then, for accuracy */
+#define MOST_TAPS 7 /* elements of a window row at a time: twice as many registers contain their sums */
+#define SERIAL 20000 /* number of multiplications that take less time than waking a thread */
+#define LEAST_ROWS 8 /* minimum number of gradient rows in a share */
+#define CHAIN 256    /* approximate number of products in a chain; the sums of chains are then added, for accuracy */
 
-/* What one row of the gradient and one of x need to know. */
+/* The sizes and strides for the products of one gradient row with one row of x. */
 typedef struct {
-    int64_t columns, grad_column, x_column; /* x_column: from the window of one column to that of the next */
-    int64_t tap;                            /* from one element of the window to the next, in x */
-    int64_t inner, inner_end;               /* columns whose elements of the window all lie in the row */
+    int64_t columns, grad_column, x_column; /* x_column: distance in x between the windows of two columns */
+    int64_t tap;                            /* distance in x between two elements of the window */
+    int64_t inner, inner_end;               /* [inner, inner_end): columns whose window lies inside of the row */
     int64_t stride, padding, dilation, width;
 } row_of;
 
 typedef void (*row_kernel)(row_of r, const float *grad, const float *x, float *sums);
 typedef struct {
-    int width; /* floats of a vector */
+    int width; /* floats per vector */
     row_kernel row[MOST_TAPS][2];
 } row_kernels;
 
@@ -45,14 +46,14 @@ typedef struct {
 #define WIDTH 4
 #define ISA _plain
 #include "depthwise_tile.h"
-/* For channels that fill no vector. */
+/* For fewer channels than the elements of a vector. */
 #define TARGET
 #define FMA(a, b, c) ((a) * (b) + (c))
 #define WIDTH 1
 #define ISA _single
 #include "depthwise_tile.h"
 
-/* The widest vectors of this processor that so many channels fill. */
+/* The kernels with the widest vectors of this processor that `channels` fill. */
 static const row_kernels *kernels_for(int64_t channels) {
 #if defined(__x86_64__)
     const char *kind = smelt_gemm_kind();
@@ -69,21 +70,21 @@ typedef struct {
     smelt_depthwise d;
     const row_kernels *kernels;
     const float *grad, *x;
-    float *w, *partial_sums; /* partial_sums: [shares][channels][high][wide], or NULL where each block has one share */
+    float *w, *partial_sums; /* partial_sums: [shares][channels][high][wide], or NULL if there is one share */
     int64_t block, blocks, shares, next;
 } job;
 
-/* `count` elements of the window's row from element `s`, for the columns of a row. */
+/* The description of a row's columns for the `count` elements of a window row from element `s` on. */
 static row_of row_for(const smelt_depthwise *d, int64_t s, int64_t count) {
     const int64_t padding = d->padding[1] - s * d->dilation[1], reach = (count - 1) * d->dilation[1];
     const int64_t first = up(most(padding, 0), d->stride[1]);
-    const int64_t last = d->width - 1 - reach + padding; /* the last position of a window, counted from the padding */
+    const int64_t last = d->width - 1 - reach + padding; /* the last position of a window, from the padding's start */
     const int64_t end = last < 0 ? 0 : last / d->stride[1] + 1;
     return (row_of){d->columns, d->grad_column, d->x_column * d->stride[1], d->x_column * d->dilation[1],
                     clamp(first, d->columns), clamp(end, d->columns), d->stride[1], padding, d->dilation[1], d->width};
 }
 
-/* Adds to `sums` those of `vectors` vectors of channels from `channel` over the rows [from, to) of all images. */
+/* Adds to `sums` the sums of the rows [from, to) of all images, for `vectors` vectors of channels from `channel` on. */
 static void add_rows(const job *j, int64_t channel, int vectors, int64_t from, int64_t to, float *sums) {
     const smelt_depthwise *d = &j->d;
     const int64_t groups = up(d->wide, MOST_TAPS);
@@ -104,7 +105,7 @@ static void add_rows(const job *j, int64_t channel, int vectors, int64_t from, i
     }
 }
 
-/* The sums, [high][wide][lanes], of a share of the rows. Twice as much memory at `sums`. */
+/* Computes the sums, [high][wide][lanes], of a share of the rows. `sums` has room for twice as many floats. */
 static void sum_rows(const job *j, int64_t channel, int vectors, int64_t share, float *sums) {
     const smelt_depthwise *d = &j->d;
     const int64_t all = d->batch * d->rows, end = all * (share + 1) / j->shares, step = up(CHAIN, d->columns);
@@ -118,14 +119,14 @@ static void sum_rows(const job *j, int64_t channel, int vectors, int64_t share, 
     }
 }
 
-/* Channels [channel, channel + count) of a share of the rows. */
+/* Computes the channels [channel, channel + count) of a share of the rows. */
 static void sum_block(const job *j, int64_t channel, int64_t count, int64_t share, float *sums) {
     const smelt_depthwise *d = &j->d;
     const int64_t width = j->kernels->width;
     while (count > 0) {
         const int vectors = count > width && d->channels >= 2 * width ? 2 : 1;
         const int64_t lanes = vectors * width, taken = least(count, lanes);
-        /* the last vector begins earlier where it would end beyond the channels: its first lanes are known already */
+        /* a vector that would end after the last channel begins earlier: its first lanes are known already */
         const int64_t from = least(channel, d->channels - lanes), known = channel - from;
         sum_rows(j, from, vectors, share, sums);
         for (int64_t c = 0; c < taken; c++)
@@ -174,7 +175,7 @@ void smelt_depthwise_weight(const smelt_depthwise *d, const float *grad, const f
     if (threads > 1 && j.blocks < 2 * threads) {
         j.shares = clamp(up(2 * threads, j.blocks), most(rows / LEAST_ROWS, 1));
         j.partial_sums = j.shares > 1 ? malloc((size_t)(j.shares * d->channels * window) * sizeof(float)) : NULL;
-        if (!j.partial_sums) j.shares = 1; /* slower, not wrong */
+        if (!j.partial_sums) j.shares = 1; /* without memory for partial sums: slower, but correct */
     }
     smelt_parallel(run, &j, (int)least(threads, j.blocks * j.shares));
     if (j.partial_sums) add_partial_sums(&j);

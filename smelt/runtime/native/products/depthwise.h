@@ -1,11 +1,12 @@
-/* The gradient of a depthwise convolution by its weight: images in channels-last memory, float32. See depthwise.c. */
+/* Computes the gradient of a depthwise convolution by its weight, for float32 images in channels-last memory. See
+   depthwise.c. */
 #ifndef SMELT_DEPTHWISE_H
 #define SMELT_DEPTHWISE_H
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 
-/* Sizes, and strides in elements; neighbouring channels are neighbours in memory. */
+/* Sizes, and strides in elements; the channels of a pixel are adjacent in memory. */
 typedef struct {
     int64_t batch, channels;
     int64_t rows, columns, grad_image, grad_row, grad_column; /* the gradient by the result */

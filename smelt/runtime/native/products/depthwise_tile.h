@@ -1,10 +1,10 @@
-/* One row of a gradient against one row of x, written once for every instruction set. The includer defines TARGET, FMA,
- * WIDTH and ISA as for gemm_tile.h.
+/* Multiplies one row of the gradient by one row of x; written once for all instruction sets. The includer defines
+ * TARGET, FMA, WIDTH and ISA as for gemm_tile.h.
  *
- * Sums of up to MOST_TAPS neighbouring elements of the window stay in registers along the row, for one or two vectors
- * of channels; between rows they are kept in memory. */
+ * The sums of up to MOST_TAPS neighbouring elements of the window stay in registers along the row, for one or two
+ * vectors of channels; between rows they are in memory. */
 typedef float JOIN(vector, ISA) __attribute__((vector_size(WIDTH * 4)));
-typedef float JOIN(in_memory, ISA) __attribute__((vector_size(WIDTH * 4), aligned(4), may_alias)); /* any alignment */
+typedef float JOIN(in_memory, ISA) __attribute__((vector_size(WIDTH * 4), aligned(4), may_alias)); /* unaligned */
 #define VECTOR JOIN(vector, ISA)
 #define AT(p) (*(JOIN(in_memory, ISA) *)(p))
 #define READ(p) ((VECTOR)(*(const JOIN(in_memory, ISA) *)(p)))
@@ -17,7 +17,7 @@ static inline __attribute__((always_inline)) TARGET void JOIN(row_body, ISA)(con
         sum0[s] = READ(sums + s * vectors * WIDTH);
         if (vectors > 1) sum1[s] = READ(sums + s * vectors * WIDTH + WIDTH);
     }
-    /* Columns whose window lies in the row need no question; the others ask for each element. */
+    /* Columns whose window lies inside of the row need no test; the others test each element. */
     for (int64_t q = 0; q < r.columns; q++, grad += r.grad_column, x += r.x_column) {
         const VECTOR g0 = READ(grad), g1 = vectors > 1 ? READ(grad + WIDTH) : g0;
         const int64_t at = q * r.stride - r.padding;

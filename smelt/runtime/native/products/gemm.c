@@ -1,13 +1,15 @@
-/* Driver of the single-precision matrix product: order of loops, packing, threads. The arithmetic is in gemm_tile.h.
+/* Driver of the single-precision matrix product: order of loops, packing, threads. The arithmetic is in
+ * gemm_tile.h.
  *
- * C is computed in tiles of a few rows by two vectors. One operand is packed once, by all threads together, into
- * panels that every thread reads (the shared operand); the other is packed piece by piece, by the thread that uses the
- * piece, into its own cache (the streamed operand). So every element of A and B is packed once per product:
+ * C is computed in tiles of a few rows by two vectors. One operand, the shared one, is packed once, by all threads
+ * together, into panels that every thread reads. The other, the streamed one, is packed in pieces, each by the
+ * thread that uses it, into its own cache. So every element of A and B is packed once per product:
  *   m <= n: A is shared, a task is a strip of columns;
  *   m >  n: B is shared, a task is a strip of rows.
- * Tasks are handed out dynamically, so a core that is slowed down by other work takes fewer of them. Inside a task k is
- * cut so that a packed panel of B stays in the first-level cache. Blocking follows "Anatomy of high-performance matrix
- * multiplication" (Goto and van de Geijn, 2008) and BLIS (Van Zee and van de Geijn, 2015); the code is our own. */
+ * Tasks are assigned dynamically, so a core that is slowed down by other work takes fewer of them. Inside a task,
+ * k is split so that a packed panel of B stays in the first-level cache. Blocking follows "Anatomy of
+ * high-performance matrix multiplication" (Goto and van de Geijn, 2008) and BLIS (Van Zee and van de Geijn, 2015);
+ * the code is our own. */
 #define _GNU_SOURCE
 #include "gemm.h"
 #include "isa.h"
@@ -18,12 +20,12 @@
 #include <sys/mman.h>
 
 enum {
-    CUT_K = 384,             /* longest k between two visits of a tile: 384 x 32 floats of B are 48 KB */
-    SHARED = 1 << 20,        /* floats of the shared operand packed at a time (4 MB) */
-    STRIP_PANELS = 6,        /* row panels of one task when B is shared */
-    STRIP_COLUMNS = 4,       /* column panels of one task when A is shared */
-    SERIAL = 1 << 18,        /* multiplications that one thread does alone: a region costs a few microseconds */
-    DIRECT_PANELS = 2,       /* with at most this many row panels B is read in place: packing would not pay */
+    CUT_K = 384,             /* maximum k per visit of a tile: 384 x 32 floats of B are 48 KB */
+    SHARED = 1 << 20,        /* maximum number of floats of the shared operand packed at a time (4 MB) */
+    STRIP_PANELS = 6,        /* number of row panels of a task if B is shared */
+    STRIP_COLUMNS = 4,       /* number of column panels of a task if A is shared */
+    SERIAL = 1 << 18,        /* maximum number of multiplications for one thread: a region costs a few microseconds */
+    DIRECT_PANELS = 2,       /* maximum number of row panels for which B is read in place: packing would cost more */
     MAX_COLUMNS = 32,
 };
 
@@ -41,7 +43,7 @@ static float *reserve(buffer *b, size_t floats) {
 #ifdef MADV_HUGEPAGE
         if (b->size && bytes >= (2 << 20)) madvise(b->data, bytes, MADV_HUGEPAGE);
 #endif
-        if (!b->size) abort(); /* not even a few megabytes are available: there is no way to go on */
+        if (!b->size) abort(); /* not even a few megabytes are available, and no error can be returned */
     }
     return b->data;
 }
@@ -93,24 +95,24 @@ typedef struct {
     const float *a, *b, *bias;
     float *c;
     const smelt_isa *isa;
-    int columns;                                 /* of a panel of B */
+    int columns;                                 /* columns of a panel of B */
     int64_t row_panels, short_rows, long_panels; /* the first long_panels have short_rows + 1 rows */
     int64_t column_panels;
-    int b_shared;           /* B is the shared operand, else A */
-    int a_direct, b_direct; /* read in place, not packed */
+    int b_shared;           /* whether B is the shared operand, else A */
+    int a_direct, b_direct; /* whether the operand is read in place, not packed */
     int threads;
     float *shared;    /* packed panels of the shared operand */
     int32_t *packed;  /* per panel: number of the last pass that packed it, counted from 1 */
     int64_t to_pack[2], to_do[2]; /* next panel to pack and next task, for odd and even passes */
 } job;
 
-/* One pass: panels [first, last) of the shared operand, k from k0 over `length`. */
+/* One pass: panels [first, last) of the shared operand, and `length` steps of k from k0 on. */
 typedef struct {
     int32_t number;
     int64_t first, last, k0, length;
 } block;
 
-/* Elements of A for one tile. */
+/* The elements of A for one tile. */
 typedef struct {
     const float *data;
     int64_t row, step;
@@ -123,7 +125,7 @@ static inline int row_count(const job *j, int64_t panel) { return (int)(j->short
 static inline int column_count(const job *j, int64_t panel) {
     return (int)least(j->columns, j->g.n - panel * j->columns);
 }
-/* The last, narrow panel of B is one vector wide when that holds it. */
+/* The columns of a panel of B: a narrow last panel is one vector wide if that suffices. */
 static inline int column_width(const job *j, int64_t panel) {
     return column_count(j, panel) <= j->isa->vector ? j->isa->vector : j->columns;
 }
@@ -142,13 +144,13 @@ static void pack_columns(const job *j, float *to, int64_t panel, int64_t k, int6
                  j->b + panel * j->columns * j->g.b_column + k * j->g.b_row, j->g.b_column, j->g.b_row);
 }
 
-/* Where the shared buffer holds a panel of the pass. */
+/* The address of a panel of the pass in the shared buffer. */
 static inline float *shared_panel(const job *j, const block *s, int64_t panel) {
     const int64_t before = j->b_shared ? (panel - s->first) * j->columns : row_start(j, panel) - row_start(j, s->first);
     return j->shared + before * s->length;
 }
 
-/* Packs panels of the shared operand until all are claimed, without waiting for other threads. */
+/* Packs panels of the shared operand until all are claimed; does not wait for other threads. */
 static void pack_shared(job *j, const block *s) {
     for (;;) {
         const int64_t panel = s->first + __atomic_fetch_add(&j->to_pack[s->number & 1], 1, __ATOMIC_RELAXED);
@@ -158,14 +160,14 @@ static void pack_shared(job *j, const block *s) {
     }
 }
 
-/* The shared panel, once the thread that claimed it has packed it. */
+/* Waits until the thread that claimed a shared panel has packed it; returns the panel. */
 static const float *await_panel(const job *j, const block *s, int64_t panel) {
     for (int turns = 0; __atomic_load_n(&j->packed[panel - s->first], __ATOMIC_ACQUIRE) != s->number; turns++)
-        if (turns > 1000) sched_yield(); /* its thread lost the core: let it run */
+        if (turns > 1000) sched_yield(); /* the thread that packs it has no core: let it run */
     return shared_panel(j, s, panel);
 }
 
-/* Adds a computed tile to C where C has no vector of columns in one piece: a ragged edge, or odd strides. */
+/* Writes or adds a computed tile to C if its rows in C are not whole contiguous vectors: ragged edges, odd strides. */
 static void merge(const job *j, const float *tile, int rows, int columns, float *c, int accumulate) {
     for (int i = 0; i < rows; i++)
         for (int q = 0; q < columns; q++) {
@@ -193,7 +195,7 @@ static void multiply(const job *j, int64_t row_panel, int64_t column_panel, int6
     merge(j, temporary, rows, columns, c, accumulate);
 }
 
-/* Task: column panels [first, last) times row panels [top, bottom) of the pass (A is shared or read in place). */
+/* A task if A is shared or read in place: column panels [first, last) times row panels [top, bottom) of the pass. */
 static void column_task(const job *j, const block *s, int64_t first, int64_t last, int64_t top, int64_t bottom) {
     const int direct = j->b_direct && column_count(j, last - 1) == column_width(j, last - 1);
     float *strip = reserve(&private_buffer, (size_t)(CUT_K * MAX_COLUMNS * (last - first)));
@@ -218,7 +220,7 @@ static void column_task(const job *j, const block *s, int64_t first, int64_t las
     }
 }
 
-/* Task: a few row panels times every column panel of the pass (B is shared). */
+/* A task if B is shared: row panels [first, last) times all column panels of the pass. */
 static void row_task(const job *j, const block *s, int64_t first, int64_t last) {
     const int64_t start = row_start(j, first), rows = row_start(j, last) - start;
     float *strip = j->a_direct ? NULL : reserve(&private_buffer, (size_t)(CUT_K * rows));
@@ -245,9 +247,10 @@ static void run_block(job *j, const block *s) {
     if (needs_packing(j)) pack_shared(j, s);
     const int64_t panels = j->b_shared ? j->row_panels : j->column_panels;
     const int64_t most = j->b_shared ? STRIP_PANELS : STRIP_COLUMNS;
-    const int64_t group = least(most, up(panels, 3 * j->threads)); /* at least three tasks a thread: evens them out */
+    const int64_t group = least(most, up(panels, 3 * j->threads)); /* at least three tasks per thread, for balance */
     const int64_t groups = up(panels, group);
-    /* too few strips for the threads: split their rows, too, although each split then packs its strip of B itself */
+    /* with too few strips for the threads, their rows are split as well, although each split then packs its strip
+     * of B */
     const int64_t rows = s->last - s->first;
     const int64_t splits = j->b_shared || groups >= 2 * j->threads ? 1 : least(rows, up(2 * j->threads, groups));
     for (;;) {
@@ -261,7 +264,7 @@ static void run_block(job *j, const block *s) {
     }
 }
 
-/* How many panels of the shared operand, and how much of k, one pass takes. */
+/* The number of panels of the shared operand and the length of k for one pass. */
 static block block_sizes(const job *j) {
     const int64_t width = j->b_shared ? j->columns : j->short_rows + 1;
     const int64_t panels = j->b_shared ? j->column_panels : j->row_panels;
@@ -276,7 +279,7 @@ static block block_sizes(const job *j) {
     return (block){0, 0, up(panels, up(panels, count)), 0, length};
 }
 
-/* The share of one thread in a product. */
+/* Runs one thread's share of a product. */
 static void run(void *data) {
     job *j = data;
     const int first_thread = j->threads == 1 || smelt_thread_index() == 0;
@@ -285,7 +288,7 @@ static void run(void *data) {
     block s = {0};
     for (s.first = 0; s.first < panels; s.first += size.last)
         for (s.k0 = 0; s.k0 < j->g.k; s.k0 += size.length) {
-            if (s.number++ > 0 && j->threads > 1) smelt_barrier(); /* the packed panels of the last pass are done with */
+            if (s.number++ > 0 && j->threads > 1) smelt_barrier(); /* all threads have read the last pass's panels */
             if (first_thread) j->to_pack[(s.number + 1) & 1] = j->to_do[(s.number + 1) & 1] = 0;
             s.last = least(s.first + size.last, panels);
             s.length = least(size.length, j->g.k - s.k0);
@@ -293,7 +296,7 @@ static void run(void *data) {
         }
 }
 
-/* Before each product: nothing is claimed, there is room for the packed panels and none of them is packed. */
+/* Prepares a product: nothing is claimed, the buffer has room for the packed panels, and none of them is packed. */
 static void start_job(job *j) {
     memset(j->to_pack, 0, sizeof j->to_pack);
     memset(j->to_do, 0, sizeof j->to_do);
@@ -307,7 +310,7 @@ static void start_job(job *j) {
 
 /* --- whole call ------------------------------------------------------------------------------------------------- */
 
-/* C = bias, or C += bias, or C = 0: what is left when k is 0, and the start when bias does not run along vectors. */
+/* C = bias, C += bias or C = 0: the result if k is 0, and the start if bias does not run along the vectors. */
 static void fill(const smelt_gemm *g, float *c, const float *bias) {
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t q = 0; q < g->n; q++) {
@@ -323,7 +326,7 @@ static smelt_gemm transposed(smelt_gemm g) {
     };
 }
 
-/* Reading A in place costs nothing when its rows are contiguous; a strided A is packed unless few columns use it. */
+/* Whether A is read in place: if its rows are contiguous, or if few columns use it. */
 static int reads_a_directly(const smelt_gemm *g, int64_t column_panels) {
     return g->a_column == 1 || column_panels <= DIRECT_PANELS;
 }
@@ -347,7 +350,7 @@ typedef struct {
     int64_t next;
 } many;
 
-/* Each thread multiplies whole matrices of the batch. */
+/* Runs one thread's share of a batch, in which each thread multiplies whole matrices. */
 static void run_batch(void *data) {
     many *all = data;
     job j = all->j;

@@ -17,21 +17,22 @@ typedef struct {
 /* C = A B. `bias` may be NULL. C must not overlap A or B. Uses the threads that torch would use. */
 void smelt_sgemm(const smelt_gemm *shape, const float *a, const float *b, float *c, const float *bias);
 
-/* The name of the instruction set in use: "avx512", "avx2" or "plain"; select one by name (for tests), 0 if absent. */
+/* The name of the instruction set in use: "avx512", "avx2" or "plain". smelt_gemm_select selects one by name, for
+ * tests, and returns 0 if it is not available. */
 const char *smelt_gemm_kind(void);
 int smelt_gemm_select(const char *name);
 
-/* --- what an instruction set provides ------------------------------------------------------------------------- */
+/* --- functions of an instruction set -------------------------------------------------------------------------- */
 
 #define SMELT_MAX_ROWS 14
-/* One tile: rows x columns of C, k long; the row count and vector count are fixed per function. Element (i, p) of A is
- * a[i * a_row + p * a_step]: A is read in place or packed. b is [k] rows of `columns` floats, b_step apart; rows of c lie
- * c_step apart. bias: `columns` floats or NULL. accumulate adds to c. */
+/* Computes one tile: rows x columns of C over k; the row count and vector count are fixed per function. Element (i, p)
+ * of A is a[i * a_row + p * a_step], and A is read in place or packed. b is [k] rows of `columns` floats, b_step
+ * apart; the rows of c are c_step apart. bias: `columns` floats or NULL. accumulate: whether to add to c. */
 typedef void (*smelt_tile)(int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b, int64_t b_step,
                            float *c, int64_t c_step, const float *bias, int accumulate);
 typedef struct {
     const char *name;
-    int rows;    /* most rows of a tile */
+    int rows;    /* maximum number of rows of a tile */
     int vector;  /* floats per vector; a tile is one or two vectors wide */
     smelt_tile tile[SMELT_MAX_ROWS][2]; /* [rows - 1][vectors - 1] */
     /* to[p * width + i] = from[i * i_step + p * p_step], i < count <= width, p < k; the rest of each row is zero. */

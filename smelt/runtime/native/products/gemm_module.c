@@ -1,4 +1,4 @@
-/* Python face of the matrix product: the Gemm type and its functions. */
+/* Python interface of the matrix product: the Gemm type and its functions. */
 #include "gemm_module.h"
 #include "gemm.h"
 #include "../tensor.h"

@@ -1,4 +1,4 @@
-/* Python face of the matrix product; see gemm_module.c. */
+/* Python interface of the matrix product; see gemm_module.c. */
 #ifndef SMELT_GEMM_MODULE_H
 #define SMELT_GEMM_MODULE_H
 #define PY_SSIZE_T_CLEAN

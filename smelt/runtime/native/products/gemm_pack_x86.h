@@ -1,7 +1,7 @@
 /* Packing on x86: contiguous rows are copied, strided ones transposed in 8 x 8 blocks of registers. */
 #include <string.h>
 
-/* Complete unrolling, also at -O2: the arrays below are registers. */
+/* Unrolls completely, also at -O2: the arrays below are then registers. */
 #define UNROLL _Pragma("GCC unroll 8")
 
 INLINE void transpose8(__m256 r[8]) {
@@ -30,7 +30,7 @@ static TARGET void pack_scalar(float *to, int width, int count, int64_t k, const
     }
 }
 
-/* Elements i of one p lie together: copy rows of `count`. */
+/* Packs a source in which the elements i of one p are adjacent: copies rows of `count`. */
 static TARGET void pack_rows(float *to, int width, int count, int64_t k, const float *from, int64_t p_step) {
     if (count == 2 * WIDTH && width == count) {
         for (int64_t p = 0; p < k; p++, to += width, from += p_step) {
@@ -46,7 +46,7 @@ static TARGET void pack_rows(float *to, int width, int count, int64_t k, const f
     }
 }
 
-/* Rows p..p+7 of a packed panel from 8 elements of each of up to 8 sources. */
+/* Writes the rows p..p+7 of a packed panel from 8 elements of each of up to 8 sources. */
 INLINE void pack_block(float *to, int width, int block, int count, int64_t p, int64_t k, const float *from,
                        int64_t i_step) {
     __m256 r[8];
@@ -64,11 +64,11 @@ INLINE void pack_block(float *to, int width, int block, int count, int64_t p, in
     }
 }
 
-/* Elements p of one i lie together: transpose. Sources often lie a multiple of 4 KB apart and then compete for the same
- * few lines of the first-level cache, so a whole line (16 elements) of 8 sources is used at a time. A block stores 8
- * floats into each row; what the last block writes past its row is overwritten by the first block of the next row,
- * which is why blocks go backwards. Only the very last row must not be passed: what follows belongs to another panel,
- * maybe another thread's. */
+/* Packs a source in which the elements p of one i are adjacent: transposes them. Sources are often a multiple of 4 KB
+ * apart and then compete for the same few lines of the first-level cache, so a whole line (16 elements) of 8 sources
+ * is used at a time. A block stores 8 floats into each row. The floats that the last block writes after its row are
+ * overwritten by the first block of the next row, so the blocks run backwards. Only after the very last row nothing
+ * may be written, since another panel follows, which may be another thread's. */
 static TARGET void pack_columns(float *to, int width, int count, int64_t k, const float *from, int64_t i_step) {
     const int last = (count - 1) / 8 * 8;
     int64_t p = 0;

@@ -1,4 +1,5 @@
-/* What kernels for several instruction sets share: the functions' attributes, names with a suffix, whole numbers. */
+/* Definitions for kernels of several instruction sets: the functions' attributes, names with a suffix, integer
+   functions. */
 #ifndef SMELT_ISA_H
 #define SMELT_ISA_H
 #include <stdint.h>
