@@ -1,4 +1,4 @@
-"""Builds, loads, chooses and launches. Cached programs run with this package and `base` alone."""
+"""Builds, loads, tunes and launches programs. Cached programs run with only this package and `base`."""
 
 try:
     # imported for their entries in externs.EXTERNS
@@ -13,5 +13,5 @@ try:
         tiled_attention,
     )
 except ImportError as error:
-    if "_native" not in str(error):  # without the C extension `build` still works: `smelt verify` reports the rest
+    if "_native" not in str(error):  # without the C extension `build` still works, and `smelt verify` reports the error
         raise

@@ -1,6 +1,6 @@
-"""Generated C++ in, loaded shared objects out. Each distinct source is compiled once and kept in the store.
+"""Compiles generated C++ to loaded shared objects. Each distinct source is compiled once and kept in the store.
 
-The key covers everything that decides the machine code: source, flags, compiler, processor features, OpenMP runtime.
+The key covers everything that determines the machine code: source, flags, compiler, processor features, OpenMP runtime.
 A process that finds all its kernels in the store starts no compiler, not even to ask for its version.
 """
 
@@ -48,26 +48,26 @@ FLAGS = (
 """Flags of every build. None changes a floating-point value."""
 
 SEPARATE = ("-ffp-contract=off",)
-"""Flags of kernels whose operators round one by one, as eager's do; without them compilers contract a*b+c."""
+"""Flags of kernels whose operators round one by one, as eager's do; without these flags compilers contract a*b+c."""
 
 _HINT = "install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: gxx) or set CXX"
 _lock = new_lock()
 _libraries: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
-"""The libraries in use, by key."""
+"""The libraries in use, by their key."""
 
 
 class Library:
-    """A loaded shared object. It is unloaded with its last reference; users of its addresses must keep one."""
+    """A loaded shared object. It is unloaded with its last reference, so users of its addresses must keep one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._handle = ctypes.CDLL(str(path))
         self.close = weakref.finalize(self, _ctypes.dlclose, self._handle._handle)
-        """Unload now; no function of it may be in use."""
+        """Unloads the library immediately; no function of it may be in use."""
         self.close.atexit = False  # threads may still run kernels
 
     def address(self, name: str) -> int:
-        """The address of an exported function.
+        """Returns the address of an exported function.
 
         Raises:
             BuildError: the library does not export `name`.
@@ -91,7 +91,7 @@ class Compiler:
 
     @property
     def path(self) -> str:
-        """The command as text for messages."""
+        """The command as text, for messages."""
         return shlex.join(self.command)
 
 
@@ -111,7 +111,7 @@ class _Job:
 
 
 def flags_for(options: Options) -> tuple[str, ...]:
-    """The flags of generated kernels, in addition to those of every build."""
+    """Returns the flags of generated kernels, in addition to those of every build."""
     return () if options.contract else SEPARATE
 
 
@@ -119,11 +119,11 @@ def build(sources: Sequence[str], flags: Sequence[str] = ()) -> list[Library]:
     """Compile (in parallel) and load C++ sources; result i belongs to source i. Equal sources share one library.
 
     Args:
-        sources: complete translation units; what they export must be `extern "C"`.
-        flags: added to `FLAGS`.
+        sources: complete translation units; their exported functions must be `extern "C"`.
+        flags: flags in addition to `FLAGS`.
 
     Raises:
-        BuildError: no compiler was found, or it refused a source (the message holds the compiler's own).
+        BuildError: no compiler was found, or it refused a source (the message contains the compiler's message).
     """
     compiler = find_compiler()
     wanted = {_key(source, compiler, flags): source for source in sources}
@@ -136,13 +136,13 @@ def build(sources: Sequence[str], flags: Sequence[str] = ()) -> list[Library]:
 
 
 def stored_library(source: str, options: Options) -> tuple[str, bytes]:
-    """The key and the content of the library that `build` has made of a source.
+    """Returns the key and the content of the library that `build` has made of a source.
 
-    It is compiled once more if the store does not have it: because another process evicted it, SMELT_CACHE_DIR has
-    changed, or storing it failed.
+    The source is compiled a second time if the store does not have the library: because another process evicted it,
+    SMELT_CACHE_DIR has changed, or storing it failed.
 
     Raises:
-        BuildError: it cannot be compiled once more.
+        BuildError: the source cannot be compiled a second time.
     """
     compiler, flags = find_compiler(), flags_for(options)
     key = _key(source, compiler, flags)
@@ -186,10 +186,11 @@ _KEY = re.compile("[0-9a-f]{64}")
 
 @functools.cache
 def find_compiler() -> Compiler:
-    """The compiler named by CXX, which may be a command such as `ccache g++`, else c++, g++ or clang++ on the PATH.
+    """Returns the compiler named by CXX, which may be a command such as `ccache g++`, else c++, g++ or clang++ on the
+    PATH.
 
     Raises:
-        BuildError: there is none.
+        BuildError: no compiler was found.
     """
     wanted = environment().cxx
     for name in [wanted] if wanted else ["c++", "g++", "clang++"]:
@@ -212,7 +213,7 @@ def _words(command: str) -> list[str]:
 
 @functools.cache
 def cpu_features() -> str:
-    """Model name and instruction-set flags of this processor, as one text."""
+    """Returns model name and instruction-set flags of this processor, as one text."""
     try:
         with open("/proc/cpuinfo") as file:
             lines = file.read().split("\n\n", 1)[0].splitlines()
@@ -223,7 +224,7 @@ def cpu_features() -> str:
 
 
 def _version(command: tuple[str, ...]) -> str:
-    """First line of the compiler's `--version`, then its options.
+    """Returns the first line of the compiler's `--version`, then its options.
 
     A wrapper (ccache, distcc, a script) is asked each time, since the compiler that it runs may change without the
     wrapper changing. Options that a script adds to the command also belong to the version.
@@ -235,7 +236,7 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def _version_of(path: str, real: str) -> str:
-    """The version of the program `real`, found at `path`; kept in the store under the file's identity."""
+    """Returns the version of the program `real`, found at `path`; it is kept in the store under the file's identity."""
     state = os.stat(real)
     key = content_key(real, str(state.st_size), str(state.st_mtime_ns))
     known = store().get_text("compiler", key)
@@ -263,7 +264,7 @@ def _script_hash(path: str) -> list[str]:
 
 
 def _ask_version(command: tuple[str, ...]) -> tuple[str, bool]:
-    """(version; whether it is the version of this program itself, not of a compiler that a wrapper runs)."""
+    """Returns (version; whether it is the version of this program itself, not of a compiler that a wrapper runs)."""
     what = f"{shlex.join(command)} --version"
     try:
         with ExitStack() as stack:
@@ -275,14 +276,16 @@ def _ask_version(command: tuple[str, ...]) -> tuple[str, bool]:
     if process.timed_out:
         raise BuildError(f"{what} did not end within {process.limit_s:g} s and was stopped", hint=_HINT)
     if status != 0 or not said:
-        # drivers print much about themselves before the error
+        # drivers print many lines about themselves before the error
         raise BuildError(f"{what} failed", why=errors[-1000:] or None, hint=_HINT)
     named = _DRIVER.search(f"{said}\n{errors}")
     return said.splitlines()[0], named is not None and _is_driver(command[0], named[1], named[2])
 
 
 def _folder_for_files(stack: ExitStack) -> Path | None:
-    """A temporary folder for a compiler asked for its version, which leaves files when it is killed."""
+    """Make a temporary folder for a compiler whose version is asked for, since it leaves files when it is killed; None
+    if that fails.
+    """
     try:
         return stack.enter_context(new_build_folder(store().root))
     except OSError:
@@ -298,9 +301,9 @@ def _is_driver(path: str, file: str | None, folder: str | None) -> bool:
 
 
 _DRIVER = re.compile(r"^(?:COLLECT_GCC=(.+)|InstalledDir: (.+))$", re.MULTILINE)
-"""Lines of a driver's verbose output: its own file (GCC) or folder (clang)."""
+"""Pattern of lines of a driver's verbose output: its own file (GCC) or folder (clang)."""
 _VERSION_S = 30.0
-"""Seconds after which a compiler asked for its version counts as hanging."""
+"""Timeout in seconds for a compiler to report its version."""
 
 
 def _target_flags(version: str) -> tuple[str, ...]:
@@ -314,20 +317,23 @@ def _vector_flags() -> tuple[str, ...]:
 
 
 def _openmp_flags(version: str) -> tuple[str, ...]:
-    """Flags that compile OpenMP and link the runtime that torch loaded; none if compiler and runtime do not match."""
+    """Returns flags that compile OpenMP and link the runtime that torch loaded; none if compiler and runtime do not
+    match.
+    """
     runtime = torch_openmp()
     if runtime is None:
         return ()
     clang = "clang" in version
     if clang and runtime.name.startswith("libgomp"):
-        return ()  # clang's OpenMP calls do not exist in libgomp: serial kernels rather than a second runtime
+        return ()  # clang's OpenMP calls do not exist in libgomp, so kernels are serial, instead of a second runtime
     return ("-Xpreprocessor", "-fopenmp") if clang and platform.system() == "Darwin" else ("-fopenmp",)
 
 
 def _link(compiler: Compiler) -> list[str]:
-    """Link the loaded OpenMP file itself (its soname is what the loader finds loaded), not the compiler's own copy.
+    """Returns flags that link the loaded OpenMP file itself (its soname is what the loader finds loaded), not the
+    compiler's own copy.
 
-    The compiler appends its own copy at the end; `--as-needed` drops it, because nothing is left for it to define.
+    The compiler appends its own copy at the end; `--as-needed` drops it, because no undefined symbol is left for it.
     """
     runtime = torch_openmp()
     if runtime is None or "-fopenmp" not in compiler.flags:
@@ -342,11 +348,13 @@ def _key(source: str, compiler: Compiler, flags: Sequence[str]) -> str:
 
 
 def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str], found: dict[str, Library]) -> None:
-    """Compile missing libraries that no other process compiles; wait for the others, and repeat with those missing."""
+    """Compile missing libraries that no other process compiles; wait for the others, and repeat with those that are
+    still missing.
+    """
     until = time.monotonic() + environment().build_timeout_s
     while missing:
         with ExitStack() as ours:
-            # on a timeout, compile what another process was to compile
+            # on a timeout, compile the libraries that another process was to compile
             mine, late = dict[str, str](), time.monotonic() >= until
             for key, source in missing.items():
                 if ours.enter_context(store().building("kernels", key)) or late:
@@ -364,7 +372,9 @@ def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str], 
 
 
 def _take_stored(key: str, found: dict[str, Library]) -> bool:
-    """Load a library from the store into `found`, if it is there and loads; one that does not is rebuilt."""
+    """Load a library from the store into `found`; returns False if the store does not have it. A library that does not
+    load is rebuilt.
+    """
     path = store().get_library("kernels", key)
     if path is None:
         return False
@@ -380,7 +390,7 @@ def _take_stored(key: str, found: dict[str, Library]) -> bool:
 
 
 def _known(key: str, library: Library) -> Library:
-    """This library, or that of the same key which another thread has loaded meanwhile."""
+    """Returns this library, or the library of the same key that another thread has loaded meanwhile."""
     with _lock:
         return _libraries.setdefault(key, library)
 
@@ -419,7 +429,9 @@ def _check(job: _Job, compiler: Compiler, flags: Sequence[str]) -> None:
 
 
 def _problem_of(job: _Job) -> str | None:
-    """Why a built library cannot be loaded, or None. Only libraries that were loaded once are published."""
+    """Returns the reason why a built library cannot be loaded, or None. Only libraries that were loaded once are
+    published.
+    """
     try:
         found = read_private(job.built, MOST_BYTES)
         if found is None:
@@ -472,11 +484,11 @@ def _start(job: _Job, compiler: Compiler, flags: Sequence[str]) -> CompilerProce
 
 
 _SHOWN = 20_000
-"""Maximum number of characters of a compiler's message that our message quotes."""
+"""Maximum number of characters of a compiler's message that an error of smelt quotes."""
 
 
 class NoRoom(BuildError):
-    """The disk of the build folder is full; that of another folder may not be."""
+    """Raised when the disk of the build folder is full; that of another folder may not be."""
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -512,6 +524,6 @@ def _refused(process: CompilerProcess, status: int, compiler: Compiler) -> Build
 
 
 def _signal_of(status: int) -> str | None:
-    """The signal that killed a compiler, or the shell that waits for it; None if it exited."""
+    """Returns the name of the signal that killed a compiler, or the shell that waits for it; None if it exited."""
     number = -status if status < 0 else status - 128
     return signal.Signals(number).name if number in {each.value for each in signal.Signals} else None

@@ -2,8 +2,8 @@
 
 A compiler is a driver that starts other processes. It runs in its own process group under a shell that shares a socket
 with this process. If this process closes its end, because it no longer waits or was killed, the group is killed. If the
-shell's end closes, the compiler has ended. (The end of its output does not show that: a server that it started may keep
-the output open.)
+shell's end closes, the compiler has ended. (The end of its output does not show this, because a server that the
+compiler started may keep the output open.)
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ status=$?
 kill -KILL "$watch" 2>/dev/null
 exit "$status"
 """
-"""Standard input is the socket. The group is killed when a read returns the end of the stream.
+"""Text of the shell's program; its standard input is the socket. The group is killed when a read returns the end of the
+stream.
 
 The compiler runs in the foreground: `wait` for a background process never returns if SIGCHLD is blocked. The mask of
 blocked signals is inherited, and programs that handle signals in one thread block them in all others.
 """
 _KEPT_BYTES = 1 << 18
-"""Maximum number of bytes of a compiler's output that are kept; the error is named in the first ones."""
+"""Maximum number of bytes of a compiler's output that are kept; the first bytes name the error."""
 
 _current: ContextVar[CompilerGroup | None] = ContextVar("smelt_compilers", default=None)
 switch("compilers", _current.get, _current.set)
@@ -68,7 +69,9 @@ class CompilerGroup:
         return self._ended
 
     def stop(self) -> None:
-        """Kill all compilers, also those that start later; waiting for one raises that it was stopped."""
+        """Kill all compilers, also those that start later; waiting for one then raises an error which says that it was
+        stopped.
+        """
         with self._lock:
             self._ended = True
             for each in self._running:
@@ -95,7 +98,7 @@ class CompilerProcess:
     """Runs `command` and keeps the beginning of its standard output and standard error.
 
     Args:
-        folder: for its temporary files, which remain if it is killed.
+        folder: directory for its temporary files, which remain if it is killed.
     """
 
     def __init__(self, command: Sequence[str], limit_s: float, folder: Path | None = None) -> None:
@@ -124,7 +127,7 @@ class CompilerProcess:
             self._group.add(self)
 
     def wait(self) -> int:
-        """The exit status; -9 (killed) after a timeout.
+        """Wait for the end of the compiler; returns its exit status, which is -9 (killed) after a timeout.
 
         If waiting ends by an exception, an interrupt included, the compiler and its children are killed.
         """
@@ -149,7 +152,7 @@ class CompilerProcess:
             self.stop()
 
     def _read(self, descriptor: int) -> bool:
-        """Read available output, up to a limit; whether more may follow."""
+        """Read available output, up to a limit; returns whether more may follow."""
         try:
             read = os.read(descriptor, 65536)
         except BlockingIOError:
@@ -159,7 +162,7 @@ class CompilerProcess:
         return bool(read)
 
     def _finish(self) -> int:
-        """Kill what is left of the group and return the status of the shell."""
+        """Kill the remaining processes of the group and return the status of the shell."""
         for each, kept in self._said.items():
             left = -1
             while left < len(kept) < _KEPT_BYTES:
@@ -173,7 +176,7 @@ class CompilerProcess:
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         except (AttributeError, ChildProcessError):  # Python 3.12 on macOS; a program that ignores its children
             pass
-        self._end_group()  # the shell was not reaped yet, so the group's number cannot belong to another one
+        self._end_group()  # the shell was not reaped yet, so the group's number cannot belong to another group
         return self._process.wait()
 
     def stop(self) -> None:
@@ -186,7 +189,7 @@ class CompilerProcess:
         self.close()
 
     def close(self) -> None:
-        """Close our descriptors; the group is killed once no process has our end of the socket open."""
+        """Close the descriptors; the group is killed once no process has this end of the socket open."""
         _running.discard(self)
         self._ours.close()
         for stream in (self._process.stdout, self._process.stderr):

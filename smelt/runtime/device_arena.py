@@ -1,9 +1,9 @@
 """Memory of intermediates on a GPU: one arena for each device and stream, shared by all programs that run there.
 
 Kernels of one stream run in order, so the next program may use the arena while kernels of the last one are still
-queued. Its size is the most that a program needs. Threads that share a stream interleave their kernels, so an arena
-belongs to one call at a time, and a call that finds none free makes another. Recorded CUDA graphs keep addresses: all
-recordings of a device, whose replays are serialised, share an arena that lives as long as they do. Buffers for a
+queued. Its size is the maximum that a program needs. Threads that share a stream interleave their kernels, so an arena
+belongs to one call at a time, and a call that finds no free arena makes another. Recorded CUDA graphs keep addresses:
+all recordings of a device, whose replays are serialised, share an arena that lives as long as they do. Buffers for a
 recording's inputs are at its end, if there is room, since they are dead after the replay. A plain call borrows that
 arena if its kernels run after those of the last replay; nothing is replayed meanwhile.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from smelt.runtime.workspace import Workspace
 
 ALIGN = 512
-"""Alignment in bytes, that of PyTorch's allocator."""
+"""Alignment in bytes, equal to that of PyTorch's allocator."""
 
 
 class Arena:
@@ -97,14 +97,14 @@ class Arenas:
         self.stream, self.recording, self.allocate = stream, recording, allocate
         self.free: dict[int, list[Arena]] = {}
         self.lock = new_lock()
-        self.shared: Callable[[], Arena | None] = lambda: None  # a weak reference
+        self.shared: Callable[[], Arena | None] = lambda: None  # a weak reference to the arena of recordings
         self.replaying: threading.Lock | None = None
-        self.last_replay: Callable[[], int | None] = lambda: None  # its stream
+        self.last_replay: Callable[[], int | None] = lambda: None  # returns the stream of the last replay
         self.lent: Lent | None = None
-        self.most = 0  # most bytes that plain calls have taken at once since this was last set to 0
+        self.most = 0  # maximum bytes that plain calls have taken at once since this was last set to 0
 
     def take(self, size: int) -> Arena:
-        """An unused arena of at least this many bytes."""
+        """Returns an unused arena of at least `size` bytes."""
         stream = self.stream()
         if self.recording():
             lent = self.lent
@@ -127,7 +127,9 @@ class Arenas:
         return Arena(self.allocate(size), stream)
 
     def borrow(self, size: int, stream: int) -> Arena | None:
-        """The arena of recordings, if it is large enough and unused until this stream's next kernels; else None."""
+        """Returns the arena of recordings, if it is large enough and unused until this stream's next kernels; else
+        None.
+        """
         shared, replaying = self.shared(), self.replaying
         if shared is None or shared.block.numel() < size or replaying is None or not replaying.acquire(blocking=False):
             return None
@@ -171,7 +173,7 @@ class Arenas:
             self.lent = None
 
     def at_the_end(self, tensor: torch.Tensor, room: int) -> torch.Tensor | None:
-        """Uninitialised memory like a tensor's at the end of the lent arena; None if it does not fit.
+        """Returns uninitialised memory like a tensor's at the end of the lent arena; None if it does not fit.
 
         Args:
             room: bytes of the arena that the recorded program needs.
@@ -203,7 +205,7 @@ class Arenas:
 
 @functools.cache
 def device_arenas(device: torch.device) -> Arenas:
-    """The arenas of a CUDA device with an index."""
+    """Returns the arenas of a CUDA device with an index."""
     current = torch_c.current_raw_stream
     assert current is not None and device.index is not None
     read_fast(device)

@@ -1,4 +1,4 @@
-"""Checks that a file is a complete shared object: reading a truncated one once mapped kills the process (SIGBUS)."""
+"""Checks that a file is a complete shared object: a read of a truncated mapped file kills the process (SIGBUS)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 import sys
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-"""The header of a 64-bit ELF file: identification, type ... offsets of program and section headers, sizes, counts."""
+"""The header of a 64-bit ELF file: identification, type, ..., offsets of program and section headers, sizes, counts."""
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _DYNAMIC = struct.Struct("<qQ")
@@ -18,7 +18,7 @@ _SHARED_OBJECT = 3
 
 
 def problem_of(image: bytes) -> str | None:
-    """What is wrong with a shared object's bytes, or None. Only ELF, Linux's format, is checked."""
+    """Describe the error in a shared object's bytes; None if there is none. Only ELF, Linux's format, is checked."""
     if not sys.platform.startswith("linux"):
         return None
     if len(image) < _HEADER.size or image[:6] != b"\x7fELF\x02\x01":
@@ -53,7 +53,9 @@ def _problem_of_segments(image: bytes, offsets: range) -> str | None:
 
 
 def _problem_of_sections(image: bytes, offsets: range) -> str | None:
-    """What is wrong with the section table, or None. Linkers write it last; zeros mean that the file is incomplete."""
+    """Describe the error in the section table, or return None. Linkers write it last; zeros mean that the file is
+    incomplete.
+    """
     for at in offsets[1:]:
         _, kind, _, _, offset, size, _, _, _, _ = _SECTION_HEADER.unpack_from(image, at)
         if kind == _NO_SECTION or (kind != _NO_BITS and offset + size > len(image)):

@@ -1,4 +1,4 @@
-"""Host text in, code objects out: compiled in pieces, and kept as bytes, which are faster to read than to make."""
+"""Compiles host text to code objects, in pieces, and keeps them as bytes, which are faster to read than to make."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ FILE = "<smelt host program>"
 """Name of the file in tracebacks."""
 
 PIECE = 4096
-"""Characters of source from which on a piece ends with the statement."""
+"""Number of characters of source after which a piece ends with the current statement."""
 
 LEAST_KEPT = 16 * 1024
-"""Characters of source from which on code is kept in the store: below, compiling takes as long as reading a file."""
+"""Minimum number of characters of source for which code is kept in the store: below, compiling is as fast as reading a
+file.
+"""
 
 _DIGEST_BYTES = 32
 
 
 def host_code(source: str, kept: bytes | None = None) -> list[CodeType]:
-    """The code objects of a host text, to be executed in order in one scope.
+    """Returns the code objects of a host text, to be executed in order in one scope.
 
     Args:
         source: Python text.
-        kept: what `to_bytes` gave for this text, possibly in another process. Not used if it is for another text or
-            another interpreter.
+        kept: result of `to_bytes` for this text, possibly in another process. It is ignored if it is for another text
+            or another interpreter.
 
     Raises:
-        SyntaxError: the text is no Python.
+        SyntaxError: the text is not valid Python.
     """
     code = from_bytes(kept, source) if kept is not None else None
     if code is not None:
@@ -48,18 +50,19 @@ def host_code(source: str, kept: bytes | None = None) -> list[CodeType]:
 
 
 def to_bytes(source: str) -> bytes:
-    """The code objects of a host text as bytes for this version of Python's bytecode.
+    """Returns the code objects of a host text as bytes for this version of Python's bytecode.
 
     Raises:
-        SyntaxError: the text is no Python.
+        SyntaxError: the text is not valid Python.
     """
     return _sealed(_compiled(source), source)
 
 
 def from_bytes(data: bytes, source: str) -> list[CodeType] | None:
-    """The code objects that `to_bytes(source)` wrote; None if they are for another text or interpreter, or damaged.
+    """Returns the code objects that `to_bytes(source)` wrote; None if they are for another text or interpreter, or
+    damaged.
 
-    Bytes that are not as written are never unmarshalled: that may end the process.
+    Changed bytes are never unmarshalled, because that may end the process.
     """
     prefix = _prefix(source)
     start = len(prefix) + _DIGEST_BYTES
@@ -76,7 +79,7 @@ def _sealed(code: list[CodeType], source: str) -> bytes:
 
 
 def _prefix(source: str) -> bytes:
-    """The prefix of bytes that belong to this text and this interpreter."""
+    """Returns the prefix of bytes that belong to this text and this interpreter."""
     return importlib.util.MAGIC_NUMBER + hashlib.sha256(source.encode()).digest()
 
 
@@ -85,7 +88,7 @@ def _compiled(source: str) -> list[CodeType]:
 
 
 def pieces(source: str) -> Iterator[str]:
-    """Python source in pieces of whole statements, each on its lines of the whole.
+    """Yields Python source in pieces of whole statements, each with the line numbers of the whole text.
 
     A syntax tree takes 140 times the memory of its text. For a large model, whose text binds many externs, that is more
     than all of the compiler's graphs. Each piece is compiled with its own small tree.

@@ -29,7 +29,7 @@ FAST_DEVICES: dict[torch.device, bool] = {}
 
 
 def read_fast(device: torch.device) -> bool:
-    """Also read data pointers of this device's tensors without a Python call. True on success."""
+    """Also read data pointers of this device's tensors without a Python call; returns True on success."""
     if device not in FAST_DEVICES:
         FAST_DEVICES[device] = FAST_TENSOR_READS and (device.type == "cpu" or admit(device))
     return FAST_DEVICES[device]

@@ -4,8 +4,8 @@ Outputs, saved activations and gradients must be fresh tensors, because users an
 blocks of that size to the system when they are freed, so each step of training touches new pages: an eager step of
 BERT-base (batch 4x64) takes 70,000 page faults, 1.75 us each under virtualisation. Here a freed block (the last
 reference to its storage is gone, on any thread) is reused, merged with its free neighbours; pages are returned to the
-system when less memory is needed (docs/decisions, "Outputs are recycled"). A maker takes a third of the time of
-`torch.empty_strided`.
+system when less memory is needed (docs/decisions, "Outputs are recycled"). The functions of `fresh` take a third of the
+time of `torch.empty_strided`.
 
 A storage can be resized like one of torch's own allocator, which then allocates the new memory; see `offer_resizing`.
 """
@@ -36,14 +36,16 @@ _BITS = {
     torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64,
     torch.float16: torch.int16, torch.bfloat16: torch.int16,
 }  # fmt: skip
-"""Types to copy as, instead of those that torch copies one tensor at a time or through float32 (changing NaNs)."""
+"""Types as which tensors are copied, instead of types that torch copies one tensor at a time or through float32 (which
+changes NaNs).
+"""
 
 
 def fresh(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> Maker:
-    """A function without arguments that makes uninitialised tensors of this kind.
+    """Returns a function without arguments that makes uninitialised tensors with this shape, stride and dtype.
 
     Args:
-        shape, stride: in elements; strides must not overlap elements.
+        shape, stride: shape and strides in elements; elements must not overlap.
         device: None for the CPU. Tensors of a GPU come from PyTorch's allocator, which recycles memory itself.
     """
     shape, stride = tuple(shape), tuple(stride)
@@ -57,7 +59,7 @@ def fresh(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, devic
 
 
 def type_code(dtype: torch.dtype) -> int | None:
-    """DLPack's code of the dtype; None if tensors of it are not exchanged."""
+    """Returns DLPack's code of the dtype; None if tensors of it are not exchanged."""
     return _CODES.get(dtype)
 
 
@@ -67,7 +69,9 @@ _makers: dict[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], Maker] = {}
 def empty_strided(
     shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None
 ) -> torch.Tensor:
-    """`fresh(shape, stride, dtype, device)()` with a cache of makers, for callers that cannot keep one."""
+    """Returns the tensor of `fresh(shape, stride, dtype, device)()`, with a cache of makers for callers that cannot
+    keep one.
+    """
     if device is not None and device.type != "cpu":
         return torch_c.empty_strided(shape, stride, dtype=dtype, device=device)
     maker = _makers.get((shape, stride, dtype))
@@ -82,7 +86,9 @@ def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor viewed as integers of its size, if torch would not copy its type unchanged and with others."""
+    """Returns the tensor viewed as integers of its size, if torch would not copy its type unchanged and together with
+    others.
+    """
     if tensor.dtype in _BITS:
         return tensor.view(_BITS[tensor.dtype])
     return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 and tensor.dtype.is_floating_point else tensor
@@ -97,13 +103,17 @@ RECYCLED.append(trim)
 
 
 def recycle(wanted: bool) -> None:
-    """Whether new makers use the heap (the default) or PyTorch's allocator, whose allocations a profiler sees."""
+    """Choose whether new makers use the heap (the default) or PyTorch's allocator, whose allocations a profiler
+    sees.
+    """
     global RECYCLING
     RECYCLING = wanted and _works()
 
 
 def report() -> dict[str, int]:
-    """Bytes `live` (in use), `peak` (since the heap's last check), `resident` (kept mapped); the number of `trims`."""
+    """Returns the bytes `live` (in use), `peak` (since the heap's last check), `resident` (kept mapped), and the number
+    of `trims`.
+    """
     return _native.heap_report()
 
 
@@ -120,10 +130,11 @@ def _works() -> bool:
 
 
 def offer_resizing() -> bool:
-    """Make `resize_` work on tensors of the heap. False if that failed: torch refuses it for exchanged memory.
+    """Make `resize_` work on tensors of the heap; returns False if that failed. Without this, torch refuses it for
+    exchanged memory.
 
-    No layout of torch is assumed: a search finds the fields that torch's own storages have in common and those of the
-    heap lack, and the result is tried on a tensor. Call it after data pointers are read without a Python call.
+    No layout of torch is assumed: a search finds the fields that torch's own storages have in common and the heap's
+    storages lack, and the result is tried on a tensor. Call it after data pointers are read without a Python call.
     """
     if not RECYCLING:
         return False
@@ -143,9 +154,10 @@ def offer_resizing() -> bool:
 
 
 def _cleared_by_export(tensor: torch.Tensor) -> set[int] | None:
-    """Offsets of bytes in a storage that change from 1 to 0 when NumPy gets its memory, as the resizable flag does.
+    """Returns the offsets of bytes in a storage that change from 1 to 0 when NumPy gets its memory, as the resizable
+    flag does; None without NumPy.
 
-    Padding between fields has arbitrary values and may look like a flag by chance. None without NumPy.
+    Padding between fields has arbitrary values and may look like a flag by chance.
     """
     before = words_of_storage(tensor)
     try:
@@ -158,7 +170,9 @@ def _cleared_by_export(tensor: torch.Tensor) -> set[int] | None:
 
 
 def _search_marks(rows: list[list[list[int]]], cleared: set[int] | None) -> tuple[int, int, int] | None:
-    """(word of the allocator, byte of the flag, the allocator), after the size: set only in torch's own storages."""
+    """Returns (word of the allocator, byte of the flag, the allocator), found after the size: set only in torch's own
+    storages. None if not found.
+    """
     theirs, ours = ([*zip(*each, strict=True)] for each in rows)
     first = 1 + next((word for word, values in enumerate(theirs) if values == (12, 200, 16000)), len(theirs))
     words = range(first, len(theirs))

@@ -1,8 +1,8 @@
 """Finds the offset of the data pointer in a tensor, for the native launcher, from tensors whose pointers are known.
 
-Runs once at import of `smelt.runtime.launch` (about 0.2 ms). Nothing is assumed about torch's layout: each offset is
-searched for, then the whole reader is checked against `Tensor.data_ptr()` on tensors of many kinds. Any disagreement
-leaves the documented slow path in place (one `data_ptr()` call per tensor, about 60 ns).
+The search runs once at import of `smelt.runtime.launch` (about 0.2 ms). Nothing is assumed about torch's layout: each
+offset is searched for, then the whole reader is checked against `Tensor.data_ptr()` on tensors of many kinds. Any
+disagreement leaves the documented slow path in place (one `data_ptr()` call per tensor, about 60 ns).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from smelt.base.torch_c import dispatch_key_word, implementation_address, infere
 from smelt.base.torch_private import address_of_storage
 from smelt.runtime import _native
 
-_IMPLEMENTATION_WORDS = 22  # size of a TensorImpl in supported versions of torch, if the allocator does not give it
+# number of words of a TensorImpl in supported versions of torch, if the allocator does not report its size
+_IMPLEMENTATION_WORDS = 22
 _STORAGE_WORDS = 7
 _OBJECT_WORDS = torch.Tensor.__basicsize__ // 8
-_MAX_KEYS = 8  # as in native/tensor.c
+_MAX_KEYS = 8  # equal to the limit in native/tensor.c
 
 
 _layout: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
@@ -27,7 +28,7 @@ _layout: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
 
 @without_default_device()
 def calibrate() -> bool:
-    """Find, set and check the layout. True if the fast path is enabled."""
+    """Find, set and check the layout; returns True if the fast path is enabled."""
     try:
         if _set(_search()) and _agrees(_samples(torch.device("cpu"))):
             return True
@@ -38,7 +39,7 @@ def calibrate() -> bool:
 
 
 def admit(device: torch.device) -> bool:
-    """Enable the fast path for dense tensors of this device, which must be initialised. True on success."""
+    """Enable the fast path for dense tensors of this device, which must be initialised; returns True on success."""
     before = _layout
     if before is None:
         return False
@@ -62,11 +63,12 @@ def _set(layout: tuple[tuple[int, ...], tuple[int, ...], int] | None) -> bool:
 
 
 def slow_data_ptr(tensor: object) -> int:
-    """The data pointer of any dense tensor.
+    """Returns the data pointer of any dense tensor.
 
     Raises:
-        TypeError: not a tensor, a meta tensor, or a lazy conjugate or negative view (its memory holds other values).
-        RuntimeError: its memory was freed, by `untyped_storage().resize_(0)` for instance.
+        TypeError: the object is not a tensor, or is a meta tensor or a lazy conjugate or negative view (whose memory
+            has other values).
+        RuntimeError: the tensor's memory was freed, for example by `untyped_storage().resize_(0)`.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
@@ -83,7 +85,9 @@ def slow_data_ptr(tensor: object) -> int:
 
 
 def _search() -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """(word offsets), (plain dispatch key words), address of the copy-on-write deleter. LookupError if not found."""
+    """Returns (word offsets), (plain dispatch key words), address of the copy-on-write deleter; raises LookupError if
+    not found.
+    """
     tensor = torch.empty(7, 5)
     moved = torch.empty(129)[113:]
     implementation = _find(_native.peek(tensor, _OBJECT_WORDS), implementation_address(tensor))
@@ -104,19 +108,21 @@ def _search() -> tuple[tuple[int, ...], tuple[int, ...], int]:
 
 
 def _body(tensor: torch.Tensor) -> list[int]:
-    """The words of a TensorImpl."""
+    """Returns the words of a TensorImpl."""
     address = implementation_address(tensor)
     return _native.peek_at(address, allocated_words(address, _IMPLEMENTATION_WORDS))
 
 
 def words_of_storage(tensor: torch.Tensor) -> list[int]:
-    """The words of a tensor's StorageImpl."""
+    """Returns the words of a tensor's StorageImpl."""
     address = address_of_storage(tensor.untyped_storage())
     return _native.peek_at(address, allocated_words(address, _STORAGE_WORDS))
 
 
 def _search_deleter(data: int) -> tuple[int, int]:
-    """The storage word that marks a copy-on-write storage: equal in plain storages, different in a lazy clone."""
+    """Returns the index and the value of the storage word that marks a copy-on-write storage: equal in plain storages,
+    different in a lazy clone.
+    """
     plain = [torch.empty(size) for size in (3, 50, 4000)]
     # making a lazy clone also converts its source
     lazy = [torch.ops.aten._lazy_clone(torch.empty(size)) for size in (5, 60)]
@@ -137,7 +143,7 @@ def _missing(value: int) -> int:
 
 
 def _samples(device: torch.device) -> list[torch.Tensor]:
-    """Tensors of the kinds that programs see, without lazy views, which have different dispatch keys."""
+    """Returns tensors of the kinds that programs use, without lazy views, which have different dispatch keys."""
     with inference_mode(True):
         inference = torch.ones(9, device=device)
     with inference_mode(False):

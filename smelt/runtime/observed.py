@@ -1,7 +1,7 @@
-"""Shows a loaded program step by step: to PyTorch's profiler, as NVTX ranges, and to timers of kernels.
+"""Makes a loaded program visible step by step: to PyTorch's profiler, as NVTX ranges, and to timers of kernels.
 
-A host program looks up what it calls by name at each call. So observing replaces the objects under these names, and a
-program that is not observed pays nothing. Replacements for a profiler remove themselves once it is off.
+A host program looks up its callees by name at each call. Therefore observation replaces the objects under these names,
+and a program that is not observed pays nothing. Replacements for a profiler remove themselves once the profiler is off.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Observed:
         self.always = self.ranges is not None or any(step.timing is not None for step in steps.all())
 
     def observe(self) -> None:
-        """Begin to observe the program; no effect if it is observed already."""
+        """Begin to observe the program; has no effect if it is already observed."""
         with _lock:
             self._observe()
 
@@ -68,7 +68,7 @@ class Observed:
         self.scope.update(shown)
 
     def restore(self) -> None:
-        """Stop observing: put the original objects back."""
+        """Stop observing: restore the original objects."""
         with _lock:
             before, self.before = self.before, None
             if before is None:
@@ -79,7 +79,7 @@ class Observed:
                 self.scope.update(before)
 
     def _shown_version(self, at: Any, *sizes: int) -> Version:
-        """A version for these sizes whose steps are observed."""
+        """Returns a version for these sizes whose steps are observed."""
         scope = dict(self.scope)
         externs = iter(self.steps.externs.values())
         segments, products = iter(self.steps.segments.values()), iter(self.steps.products.values())
@@ -96,7 +96,7 @@ class Observed:
         return version
 
     def _shown(self, scope: dict[str, Any]) -> dict[str, Any]:
-        """The replacement of an object that the program calls."""
+        """Returns the replacement of an object that the program calls."""
         shown: dict[str, Any] = {n: ObservedExtern(self, scope[n], step) for n, step in self.steps.externs.items()}
         if self.segments:
             return shown | {name: self._launcher(scope[name]) for name in _LAUNCHERS}
@@ -107,7 +107,7 @@ class Observed:
         return shown
 
     def _launcher(self, launch: Callable[[int, Table], None]) -> Callable[[int, Table], None]:
-        """Launches the kernels of a segment in C++ one by one."""
+        """Returns a function that launches the kernels of a segment in C++ one by one."""
 
         def launch_observed(address: int, table: Table) -> None:
             steps = self.segments.get(address)
@@ -122,10 +122,10 @@ class Observed:
     def segment(
         self, kernels: Any, launches: Sequence[Any], whole: Callable[[Table], object], steps: list[Step]
     ) -> Callable[[Table], object]:
-        """Launches Triton kernels one by one.
+        """Returns a segment that launches Triton kernels one by one.
 
-        On a GPU the first call launches them together, to find which of them are refused. They stay together if one was
-        refused, and while a CUDA graph is recorded, which should have no additional nodes.
+        On a GPU the first call launches them together, to find out which of them are refused. They are still launched
+        together if one was refused, and while a CUDA graph is recorded, which should have no additional nodes.
         """
         alone: list[Callable[[Table], object]] = []
         together = Step(tuple(origin for step in steps for origin in step.origins))
@@ -147,7 +147,7 @@ class Observed:
         return launch_observed
 
     def looked_at(self) -> bool:
-        """Whether there is an observer; if not, stop observing."""
+        """Returns whether there is an observer; if not, stops observing."""
         if self.always or profiler._is_profiler_enabled:
             return True
         self.restore()
@@ -181,7 +181,7 @@ class Observed:
 
 
 _lock = new_lock()
-"""Threads may begin and end to observe at the same time."""
+"""Protects observers, which threads may add and remove at the same time."""
 
 _LAUNCHERS = ("launch", "launch_short")
 
@@ -207,11 +207,11 @@ class _Kernels:
         self.observed, self.kernels, self.segments, self.products = observed, kernels, segments, products
 
     def segment(self, launches: Any) -> Callable[[Table], object]:
-        """A segment whose launches are shown."""
+        """Returns a segment whose launches are observed."""
         return self.observed.segment(self.kernels, launches, self.kernels.segment(launches), next(self.segments))
 
     def product(self, library: Any, *rest: Any) -> Callable[..., object]:
-        """A product that is shown."""
+        """Returns a product that is observed."""
         made = self.kernels.product(library.kernel, *rest)
         return functools.partial(self.observed.run, next(self.products), made)
 
@@ -224,13 +224,13 @@ class Noted:
         self.launches: list[Sequence[Any]] = []
 
     def segment(self, launches: Sequence[Any]) -> Callable[[Table], object]:
-        """The same method of the kernels; the call is recorded."""
+        """Same interface as the kernels' `segment`; records the call."""
         self.launches.append(launches)
         made: Callable[[Table], object] = self.kernels.segment(launches)
         return made
 
     def product(self, *given: Any) -> Callable[..., object]:
-        """The same method of the kernels; the call is recorded."""
+        """Same interface as the kernels' `product`; records the call."""
         made: Callable[..., object] = self.kernels.product(*given)
         return made
 
@@ -240,7 +240,7 @@ def observe(
 ) -> None:
     """Register a loaded program; it is observed at once if there is an observer."""
     observed = Observed(steps, scope, addresses, launches, program)
-    scope["observed"] = observed  # lives as long as the program
+    scope["observed"] = observed  # kept alive by the program
     observable(observed)
     if observed.always or profiler._is_profiler_enabled:
         observed.observe()
@@ -265,7 +265,7 @@ Ranges = tuple[Callable[[str], object], Callable[[], object]]
 
 
 def _nvtx_ranges() -> Ranges | None:
-    """The functions that begin and end an NVTX range; None without CUDA."""
+    """Returns the functions that begin and end an NVTX range; None without CUDA."""
     try:
         torch.cuda.nvtx.range_push("smelt")
         torch.cuda.nvtx.range_pop()

@@ -1,7 +1,7 @@
-"""The one OpenMP runtime of the process: finds the library that torch loaded, so that nothing loads a second one.
+"""Finds the OpenMP runtime that torch loaded, so that no second runtime is loaded into the process.
 
 Two OpenMP runtimes in one process would each start a thread pool and compete for the cores. Generated kernels link the
-file that is already loaded (by its soname), and the native extension looks its entry points up at run time.
+file that is already loaded (by its soname), and the native extension looks up its entry points at run time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAMES = ("libgomp", "libiomp5", "libomp")
 
 
 def loaded_runtimes() -> list[Path]:
-    """Every OpenMP runtime mapped into this process, in load order; more than one is a fault."""
+    """Returns every OpenMP runtime mapped into this process, in load order; more than one is an error."""
     if sys.platform.startswith("linux"):
         with open("/proc/self/maps") as maps:
             paths = {fields[5].strip(): None for line in maps if len(fields := line.split(maxsplit=5)) == 6}
@@ -28,10 +28,10 @@ def loaded_runtimes() -> list[Path]:
 
 @functools.cache
 def torch_openmp() -> Path | None:
-    """The runtime that torch uses, or None when torch was built without OpenMP.
+    """Returns the runtime that torch uses, or None if torch was built without OpenMP.
 
-    Other packages bring another runtime (scikit-learn's wheel has one, and transformers imports it). Torch's is the one
-    that the loader finds for torch's library; if the loader cannot be queried, the one in torch's folder.
+    Other packages bring another runtime (scikit-learn's wheel has one, and transformers imports it). Torch's runtime is
+    the one that the loader finds for torch's library, or, if the loader cannot be queried, the one in torch's folder.
     """
     runtimes = loaded_runtimes()
     bound = _bound_by_torch()
@@ -41,7 +41,7 @@ def torch_openmp() -> Path | None:
 
 
 def _bound_by_torch() -> Path | None:
-    """The file in which the loader finds OpenMP's functions for torch's CPU library; None: not known."""
+    """Returns the file in which the loader finds OpenMP's functions for torch's CPU library; None if it is unknown."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     if not sys.platform.startswith("linux") or not library.exists():
         return None

@@ -1,4 +1,4 @@
-"""Refused kernels and library calls: which errors are refusals, and how they are reported."""
+"""Refused kernels and library calls: decides which errors are refusals, and reports them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _reported: set[str] = set()
 
 
 class OutOfMemory(BuildError):
-    """The device's memory ran out while a kernel was loaded."""
+    """Raised when the device's memory ran out while a kernel was loaded."""
 
 
 def is_refused_kernel(error: Exception) -> bool:
-    """Whether an error refuses a kernel itself; False if memory ran out or the context is lost."""
+    """Whether an error refuses the kernel itself; False if memory ran out or the context is lost."""
     if isinstance(error, _native.CudaError):
         return error.code in TOO_MUCH
     return isinstance(error, CompileError) and not isinstance(error, OutOfMemory)
@@ -33,18 +33,18 @@ def is_refused_call(error: Exception) -> bool:
     False if memory ran out, if the context is lost, and for errors about values that programs expect
     (`torch.linalg.LinAlgError`).
     """
-    if type(error) not in (RuntimeError, NotImplementedError):  # other errors have classes of their own
+    if type(error) not in (RuntimeError, NotImplementedError):  # other errors have separate classes
         return False
     return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" not in str(error)
 
 
 def anything_refused() -> bool:
-    """Whether something has been refused in this process."""
+    """Whether any kernel or call has been refused in this process."""
     return bool(_reported)
 
 
 def report_refusal(name: str, error: Exception, replacement: str) -> None:
-    """Count a refusal, and warn of the first one of a kernel."""
+    """Count a refusal; the first refusal of a kernel also causes a warning."""
     count_named("second_ways", {f"{name}: {replacement}": 1})
     if name not in _reported:
         _reported.add(name)

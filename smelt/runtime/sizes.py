@@ -1,7 +1,7 @@
-"""Programs with symbolic sizes: one set of kernels, and a version of the host program for each tuple of sizes in use.
+"""Programs with symbolic sizes: one set of kernels, and one version of the host program for each tuple of sizes in use.
 
-A version has what can be prepared once sizes are numbers: offsets of intermediates, views, bound operators. Making one
-compiles nothing.
+A version contains everything that can be prepared once sizes are numbers: offsets of intermediates, views, bound
+operators. Making a version compiles nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Version(NamedTuple):
 
 
 class Sized:
-    """`call(inputs)` of a program whose last `count` inputs are integers, the values of its symbols.
+    """A program whose last `count` inputs are integers, the values of its symbols, as a function `call(inputs)`.
 
     Args:
-        at: makes the version for given values of the symbols.
+        at: function that makes the version for given values of the symbols.
     """
 
     def __init__(self, at: Callable[..., Version], count: int) -> None:

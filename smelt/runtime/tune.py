@@ -1,8 +1,9 @@
 """Picks the fastest of several implementations of a library operation: timed once per operation, then remembered.
 
 Timings are kept in memory and, as plain JSON text, in the store, under a key that names processor, torch version and
-thread count. The first step of a model pays for tuning, so it is cheap: a few runs per candidate, one or two for long
-ones, more only for candidates that are close to each other. A result from a busy machine is used but not stored.
+thread count. The first step of a model pays for tuning, so tuning is cheap: a few runs per candidate, one or two for
+long runs, more only for candidates whose times are close to each other. A result from a busy machine is used but not
+stored.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from smelt.runtime.tuner import Tuner
 _tuner: Tuner[str] = Tuner("tune", tie=TIMING.tie_factor, close=TIMING.close_factor)
 _lock = new_lock()
 _losses: dict[tuple[str, str], float] = {}
-"""(family, candidate) -> number of clear losses; minus infinity once it came close to winning."""
+"""Number of clear losses by (family, candidate); minus infinity once the candidate came close to winning."""
 
 
 class Clock(Protocol):
-    """Times what runs on a device."""
+    """Times work on a device."""
 
     def recording(self) -> bool:
         """Whether the current stream is being recorded, so that nothing can be timed."""
 
     def time(self, run: Callable[[], object]) -> float:
-        """Seconds that the device takes for the launches of `run`."""
+        """Returns the seconds that the device takes for the launches of `run`."""
 
     def name(self) -> str:
         """The name of the device, for keys of the store."""
@@ -42,17 +43,23 @@ class Clock(Protocol):
 
 @functools.cache
 def machine_key() -> str:
-    """The key of all that timings depend on besides operation and thread count: processor, torch and smelt."""
+    """Returns the key of everything on which timings depend besides operation and thread count: processor, torch and
+    smelt.
+    """
     return content_key(cpu_features(), torch.__version__, VERSION)
 
 
 def remembered(operation: str, names: tuple[str, ...]) -> str | None:
-    """The winner recorded for `operation` among exactly these candidate names, from memory or the store."""
+    """Returns the winner recorded for `operation` among exactly these candidate names, from memory or the store; None
+    if there is no record.
+    """
     return _tuner.remembered(_key(operation, names), names.__contains__)
 
 
 def take(operation: str, names: tuple[str, ...], winner: str) -> None:
-    """Remember choices made on another machine of the same kind; operations without a choice here are not timed."""
+    """Remember a choice made on another machine of the same kind, unless this machine has its own choice; the operation
+    is then not timed.
+    """
     if winner in names and remembered(operation, names) is None:
         _tuner.keep(_key(operation, names), winner, None)
 
@@ -60,14 +67,16 @@ def take(operation: str, names: tuple[str, ...], winner: str) -> None:
 def choose(
     operation: str, candidates: Mapping[str, Callable[[], object]], family: str = "", clock: Clock | None = None
 ) -> str:
-    """The name of the fastest candidate; runs them unless the answer is remembered.
+    """Returns the name of the fastest candidate; runs the candidates unless the answer is remembered.
 
     Args:
-        operation: the operation with all that its time depends on (shapes, strides, dtypes, parameters).
-        candidates: name -> a run on prepared inputs, the preferred first. Runs must be repeatable.
-        clock: clock of the device that candidates run on; candidates that its libraries refuse drop out. None: the CPU.
-        family: operations that differ in sizes only. A candidate that clearly lost in several of a family and never
-            won is not tried on the rest (a library without kernels for this processor loses everywhere).
+        operation: key of the operation with everything on which its time depends (shapes, strides, dtypes, parameters).
+        candidates: for each name a run on prepared inputs, the preferred candidate first. Runs must be repeatable.
+        clock: clock of the device on which candidates run; candidates that its libraries refuse drop out. None: the
+            CPU.
+        family: name of a family of operations that differ only in sizes. A candidate that clearly lost in several
+            operations of a family and never won is not tried on the rest (a library without kernels for this processor
+            always loses).
     """
     names = tuple(candidates)
     known = remembered(operation, names)
@@ -94,12 +103,12 @@ def choose(
 
 
 def _accepted(candidates: Mapping[str, Callable[[], object]]) -> dict[str, Callable[[], object]]:
-    """The candidates that run at all, and the preferred one. Their first run also does their initialisation."""
+    """Returns the candidates that run at all, and the preferred one. Their first run also does their initialisation."""
     found = dict(candidates)
     for name in list(found)[1:]:
         try:
             found[name]()
-        except RuntimeError:  # the library has no kernel for this, or there is not enough memory
+        except RuntimeError:  # the library has no kernel for these arguments, or there is not enough memory
             del found[name]
     return found
 
@@ -114,7 +123,7 @@ def measure(
     candidates: Mapping[str, Callable[[], object]],
     seconds: Callable[[Callable[[], object]], float] = _on_this_processor,
 ) -> dict[str, list[float]]:
-    """Seconds of every run of each candidate, interleaved so that a disturbance affects all of them.
+    """Returns the seconds of every run of each candidate, interleaved so that a disturbance affects all of them.
 
     A candidate that refuses its arguments (oneDNN refuses overlapping strides) drops out, unless all do.
     """

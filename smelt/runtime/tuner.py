@@ -1,4 +1,4 @@
-"""Picks the winner among alternatives from measured times, and remembers it in memory and in the store."""
+"""Picks the fastest alternative from measured times, and remembers the choice in memory and in the store."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ Name = TypeVar("Name", str, int)
 
 @dataclass(frozen=True)
 class Tuner(Generic[Name]):
-    """The choices of one kind.
+    """The choices between alternatives of one kind.
 
     Attributes:
         kind: the kind of its entries in the store, which are JSON text.
-        tie: candidates whose times differ by less than this factor are equal: the one listed first is chosen.
+        tie: candidates whose times differ by less than this factor are treated as equal, and the one listed first is
+            chosen.
         close: a candidate whose best time is at least this factor above the best of all is not measured further.
     """
 
@@ -30,7 +31,7 @@ class Tuner(Generic[Name]):
     _lock: Any = field(default_factory=new_lock)
 
     def remembered(self, key: str, exists: Callable[[Name], bool] = lambda name: True) -> Name | None:
-        """The winner of a choice, from memory or the store; None if it is not among the present candidates."""
+        """Returns the winner of a choice, from memory or the store; None if it is not among the present candidates."""
         with self._lock:
             if key in self._known:
                 return self._known[key]
@@ -42,18 +43,18 @@ class Tuner(Generic[Name]):
             if not exists(winner):
                 return None
         except (ValueError, KeyError, TypeError):
-            return None  # an entry in an older format: time the candidates
+            return None  # an entry in an older format is ignored, so the candidates are timed
         with self._lock:
             self._known[key] = winner
         return winner
 
     def fastest(self, times: Mapping[Name, float]) -> Name:
-        """The first candidate that is as fast as the fastest one."""
+        """Returns the first candidate that is as fast as the fastest one."""
         least = min(times.values())
         return next(name for name, seconds in times.items() if seconds <= self.tie * least)
 
     def is_behind(self, seconds: float, least: float) -> bool:
-        """Whether a candidate drops out, by its best time and the best of all."""
+        """Whether a candidate drops out, given its best time and the best time of all."""
         return seconds > self.close * least
 
     def keep(self, key: str, winner: Name, record: Mapping[str, Any] | None) -> None:

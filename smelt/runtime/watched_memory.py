@@ -1,6 +1,6 @@
 """The debug mode for memory, SMELT_DEBUG_MEMORY=1: each buffer of a program is allocated separately and checked.
 
-A buffer lies between guards. Buffer and guards are filled with poison (a NaN that arithmetic preserves, a pattern for
+A buffer is between two guards. Buffer and guards are filled with poison (a NaN that arithmetic preserves, a pattern for
 integers) until a kernel writes, and once more after the last use that the plan knows. Host programs run kernel by
 kernel:
 
@@ -14,8 +14,8 @@ kernel:
 
 After each step guards must be unchanged, and the buffers that it writes must be written completely and without poison.
 A value that only looks like poison is recognised by rerunning the step over another pattern. When the call ends, dead
-buffers must still be full of poison, and results must have none. Inputs that the program writes over belong to the
-caller: it works on copies between guards, which are copied back at the end.
+buffers must still be full of poison, and results must have none. Inputs that the program overwrites belong to the
+caller: the program works on copies between guards, which are copied back at the end.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from smelt.base.errors import SmeltError
 from smelt.base.torch_c import inference_mode
 
 GUARD = 512
-"""Bytes of the guards before and after each buffer."""
+"""Number of bytes of the guards before and after each buffer."""
 
 LINE = 64
-"""Largest size of a cache line, in bytes."""
+"""Maximum size of a cache line in bytes."""
 
 FAR = 1 << 20
 """Maximum number of bytes of gaps in a copy of an input, independent of the number of its elements."""
 
 MAX_BUFFERS_CHECKED_ALWAYS = 64
-"""Up to this number of buffers, the guards of all buffers are checked after each step; with more buffers, only those of
-the step's buffers, and all at the end.
+"""Maximum number of buffers for which the guards of all buffers are checked after each step; with more buffers, only
+those of the step's buffers are checked, and all at the end.
 """
 
 POISON: dict[torch.dtype, int] = {
@@ -61,12 +61,12 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class MemoryFault(SmeltError):
-    """A kernel wrote or read memory outside of its buffers. Only the debug mode detects this."""
+    """Raised when a kernel wrote or read memory outside of its buffers. Only the debug mode detects this."""
 
 
 @dataclass(frozen=True)
 class StepInfo:
-    """The name of a step, and the user's line of each buffer that it writes, where known."""
+    """The name of a step, and the user's line of each buffer that it writes, if known."""
 
     name: str
     lines: Mapping[str, str]
@@ -118,7 +118,7 @@ class WatchedCall:
         self.number = -1
 
     def empty(self, name: str, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A buffer filled with poison, between guards."""
+        """Returns a buffer filled with poison, between guards."""
         if 0 in shape:
             return torch.empty_strided(shape, stride, dtype=dtype, device=self.watch.device)
         block = _allocate(name, shape, stride, dtype, self.watch.device)
@@ -128,7 +128,7 @@ class WatchedCall:
         return block.tensor
 
     def surround(self, inputs: list[Any], over: Mapping[int, str]) -> None:
-        """Replace inputs that the program writes over (position -> name) by copies between guards.
+        """Replace inputs that the program overwrites (name by position) by copies between guards.
 
         Copies have the same alignment to a cache line as the inputs, so that the same kernels run.
         """
@@ -146,7 +146,9 @@ class WatchedCall:
             inputs[position] = block.tensor
 
     def copy_back(self, results: list[Any]) -> list[Any]:
-        """Copy the new values back into the caller's tensors; the results, with those tensors instead of copies."""
+        """Copy the new values back into the caller's tensors; returns the results, with those tensors instead of
+        copies.
+        """
         found = {id(block.tensor): given for given, block in self.given}
         for given, block in self.given:
             gaps = torch.ones(block.size // given.itemsize, dtype=torch.bool, device=given.device)
@@ -164,9 +166,9 @@ class WatchedCall:
         """Check the step that the loop's body runs; it is rerun if a value may be poison.
 
         Args:
-            written: buffers that the step must write completely.
-            taken: buffers that it reads.
-            repeats: whether the step may be rerun, since it does not write over what it reads.
+            written: the buffers that the step must write completely.
+            taken: names of the buffers that it reads.
+            repeats: whether the step may be rerun, because it does not overwrite buffers that it reads.
         """
         self.number = number
         self.refuse_ended(taken)
@@ -235,7 +237,7 @@ class WatchedCall:
                 block.body().fill_(_pattern(block.dtype))
 
     def returned(self, results: list[Any]) -> list[Any]:
-        """The results, after the final checks."""
+        """Returns the results, after the final checks."""
         self.number = -1
         self.require_guards(self.blocks)
         for block in self.blocks:
@@ -252,7 +254,7 @@ class WatchedCall:
         return self.taken_out(self.copy_back(results) if self.given else results)
 
     def taken_out(self, results: list[Any]) -> list[Any]:
-        """The results copied to memory of PyTorch's allocator, so that the caller may resize them; sharing is
+        """Returns the results copied to memory of PyTorch's allocator, so that the caller may resize them; sharing is
         preserved.
 
         A tensor that is the gradient of several inputs remains one tensor; the engine copies it for all but one of
@@ -327,7 +329,7 @@ def _is_spread(tensor: torch.Tensor) -> bool:
 
 
 def _bytes_of(whole: torch.Tensor, start: int, size: int) -> torch.Tensor:
-    """These bytes as a tensor with its own storage, which keeps the allocation alive."""
+    """Returns these bytes as a tensor with its own storage, which keeps the allocation alive."""
     if whole.device.type == "cpu":
         return torch.frombuffer(whole.numpy().data[start : start + size], dtype=torch.uint8)
     return torch.as_tensor(_Span(whole, start, size), device=whole.device)
@@ -348,7 +350,7 @@ class _Span:
 
 
 def _numbers(raw: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Bytes viewed as integers of the width of a dtype's pattern."""
+    """Returns bytes viewed as integers of the width of a dtype's pattern."""
     return raw.view(_INTEGERS[min(dtype.itemsize, 8)])
 
 
@@ -361,13 +363,13 @@ def _other(dtype: torch.dtype) -> int:
 
 
 def _signed(bits: int, dtype: torch.dtype) -> int:
-    """The bits as a signed number, as they are compared."""
+    """Returns the bits as a signed number, the form in which they are compared."""
     width = 8 * min(dtype.itemsize, 8)
     return bits - (1 << width) if width > 8 and bits >> (width - 1) else bits
 
 
 def _holds(tensor: torch.Tensor, pattern: int) -> torch.Tensor:
-    """The mask of the elements that are the pattern; gaps between elements do not count."""
+    """Returns the mask of the elements that equal the pattern; gaps between elements are not included."""
     tensor = tensor.detach()
     if tensor.dtype is torch.complex128:
         return (torch.view_as_real(tensor).view(torch.int64) == pattern).any(-1)

@@ -29,10 +29,10 @@ ALIGN = 64
 
 
 class Workspace:
-    """One table, one arena (slot 0), views of it as tensors, and on a CPU the fault word.
+    """One table, one arena (slot 0), views of the arena as tensors, and on a CPU the fault word.
 
     Attributes:
-        home: on a GPU, the shared arena.
+        home: the shared arena on a GPU, else None.
         block: the memory of a borrowed arena, while it is borrowed. Table and views do not keep it alive.
         address: the address of that memory.
     """
@@ -47,19 +47,22 @@ class Workspace:
 
 
 class Workspaces:
-    """The pool of a program. `take()` and `give(workspace)` are safe from any thread (list operations are atomic).
+    """The workspaces of a program. `take()` and `give(workspace)` are safe from any thread (list operations are
+    atomic).
 
     Args:
-        slots: size of the table.
-        arena: bytes of the arena.
-        addresses: slot -> raw address (kernels), or a number that kernels take.
-        constants: slot -> tensor that lives as long as the program.
+        slots: number of slots of the table.
+        arena: number of bytes of the arena.
+        addresses: by slot, the raw address of a kernel, or a number that kernels take.
+        constants: by slot, a tensor that lives as long as the program.
         views: (byte offset, dtype, shape, stride in elements) of arena tensors.
-        places: slot -> byte offset in the arena, for slots that point into it (generated host programs use this name).
+        places: by slot, the byte offset in the arena, for slots that point into it (generated host programs use this
+            name).
         fault: slot of the fault word, which kernels set when an index is out of range; 0: none. A workspace whose word
-            is set is not reused. On a GPU, kernels write there which check failed, and trap (see device_checks.py).
-        device: device of the arena.
-        checks: checks of launches on a GPU, in the order of their words at the address in that slot.
+            is set is not reused. On a GPU, kernels write the number of a failed check to this slot's address, and trap
+            (see device_checks.py).
+        device: the device of the arena.
+        checks: checks of launches on a GPU, in the order of their words at the address in the fault slot.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class Workspaces:
                 self.give = self._give_back
 
     def take(self) -> Workspace:
-        """An unused workspace."""
+        """Returns an unused workspace."""
         if self.borrow is not None:
             block = self.borrow()
             address = block.data_ptr()
@@ -116,7 +119,7 @@ class Workspaces:
     def _return(self, workspace: Workspace) -> None:
         workspace.block = None
         if len(self.at) >= WORKSPACES.addresses:
-            self.at.clear()  # all of them: more addresses are rare, so no order of use is kept
+            self.at.clear()  # drop all workspaces: more addresses are rare, so no order of use is kept
         self.at[workspace.address] = workspace
 
     def _take_on_device(self, arenas: Arenas) -> Workspace:
@@ -175,7 +178,7 @@ def _host_word() -> tuple[Any, int]:
 
 
 def _borrowed(address: int, size: int) -> torch.Tensor:
-    """The memory at an address as a tensor of bytes that does not own it."""
+    """Returns the memory at an address as a tensor of bytes that does not own it."""
     return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
 
 

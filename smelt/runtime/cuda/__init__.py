@@ -1,1 +1,1 @@
-"""A GPU without Triton: the driver, events, streams, and programs that are recorded once and replayed."""
+"""The GPU without Triton: driver, events, streams, and programs that are recorded once and replayed."""

@@ -12,7 +12,7 @@ from smelt.runtime.tuned import KERNEL_TIMING
 
 
 class DeviceClock:
-    """See `tune.Clock`."""
+    """Times launches with CUDA events; see `tune.Clock`."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -35,7 +35,7 @@ class DeviceClock:
 
 
 class CudaClock(DeviceClock):
-    """See `triton.tune.Clock`."""
+    """Times kernels and copies memory for the tuner; see `triton.tune.Clock`."""
 
     def __init__(self, driver: _native.Driver, ordinal: int, stream: Callable[[int], int]) -> None:
         super().__init__(torch.device("cuda", ordinal))
@@ -57,7 +57,9 @@ class CudaClock(DeviceClock):
 
 
 def _rest(segment: dict[str, Any], address: int) -> int | None:
-    """Bytes from the address to the end of its block in a segment of PyTorch's allocator."""
+    """Returns the bytes from the address to the end of its block in a segment of PyTorch's allocator; None if it is not
+    in the segment.
+    """
     at = segment["address"]
     for block in segment["blocks"]:
         at += block["size"]

@@ -30,17 +30,19 @@ Program = Callable[[list[Any]], list[Any]]
 T = TypeVar("T")
 
 Prepare = Callable[[Callable[[torch.Tensor], "torch.Tensor | None"]], list[Any]]
-"""Makes inputs, given a function: tensor -> shared memory like the tensor's, or None without room."""
+"""Function that makes inputs, given a function from a tensor to shared memory like the tensor's, or None if there is no
+room.
+"""
 
 _DLPACK_TYPES = {"cpu": 1, "cuda": 2}
 
 
 NOBODY = Owner()
-"""The owner of recordings for which none is named."""
+"""The owner of recordings that have no named owner."""
 
 
 class Kept(Protocol):
-    """Memory of a recording in bytes: all that it keeps, and that of its tensors in use."""
+    """The memory of a recording in bytes: of everything that it keeps, and of its tensors in use."""
 
     owner: Owner
     kept_bytes: int
@@ -52,9 +54,9 @@ class Device:
     """One GPU.
 
     Attributes:
-        dlpack: the device in DLPack's numbers.
-        outputs: addresses of outputs of all existing recordings, with their number.
-        fixed: addresses of inputs that are baked into recordings, with the number of recordings.
+        dlpack: DLPack's type and number of the device.
+        outputs: for each address of an output of an existing recording, the number of such outputs.
+        fixed: for each address of an input that is baked into recordings, the number of recordings.
         kept: the memory of each existing recording.
     """
 
@@ -68,12 +70,14 @@ class Device:
         self._kinds: weakref.WeakKeyDictionary[Owner, int] = weakref.WeakKeyDictionary()
         self._most_memory = 0
         self.replaying = new_flag()
-        self._stream = 0  # stream of the last replay, as the driver's handle; undefined before the first one
+        self._stream = 0  # handle of the stream of the last replay; undefined before the first replay
         self._last: Any = None
         self._side: Any = None
 
     def enter(self) -> str | None:
-        """Lock the device for one call of a recorded program; or return the reason why that is not possible now."""
+        """Lock the device for one call of a recorded program; returns None, or the reason why that is not
+        possible now.
+        """
         if not self.replaying.acquire(blocking=False):
             return "another thread, or a call around this one, was using the memory of replays"
         try:
@@ -90,7 +94,9 @@ class Device:
         self.replaying.release()
 
     def _follow(self) -> str | None:
-        """Make the current stream wait for that of the last replay, if it is another one."""
+        """Make the current stream wait for the stream of the last replay, if that is another one; returns the reason if
+        it cannot wait.
+        """
         stream = self.stream()
         if stream != self._stream or self._last is None:
             if self._last is not None and not self.wait_for(self._last):
@@ -116,7 +122,9 @@ class Device:
         return torch.cuda.is_current_stream_capturing()
 
     def wait_for(self, stream: Any) -> bool:
-        """Make the current stream wait for the work submitted to `stream` so far; False if that is impossible."""
+        """Make the current stream wait for the work submitted to `stream` so far; returns False if that is
+        impossible.
+        """
         with torch.cuda.stream(stream):
             if torch.cuda.is_current_stream_capturing():
                 return False
@@ -124,7 +132,7 @@ class Device:
         return True
 
     def begin_kind(self, owner: Owner) -> None:
-        """Called before a program's first call with given sizes and parameters.
+        """Prepare for a program's first call with given sizes and parameters.
 
         Frees scratch memory of products from earlier calls: PyTorch keeps it for each thread that calls the library,
         and a backward runs in another thread.
@@ -133,7 +141,8 @@ class Device:
         torch_c.clear_product_workspaces()
 
     def spare(self, owner: Owner, results: int, made: bool = True) -> int:
-        """Bytes by which the unused memory of recordings exceeds what is allowed; checked before each new recording.
+        """Returns the bytes by which the unused memory of recordings exceeds the limit; checked before each new
+        recording.
 
         In plain calls, tensors passed between regions of a model are freed soon, and the next region reuses their
         memory; recordings cannot share it. While memory is plentiful, each of several models may keep its own.
@@ -141,7 +150,7 @@ class Device:
         Args:
             owner: the owner of the new recording.
             results: bytes of its results.
-            made: whether it exists already.
+            made: whether the new recording exists already.
         """
         everybody = list(self.kept)
         own = [each for each in everybody if each.owner is owner]
@@ -164,12 +173,12 @@ class Device:
         return spare
 
     def free_memory(self) -> int:
-        """Bytes of the device that no tensor has."""
+        """Returns the bytes of the device that no tensor uses."""
         free, _ = torch.cuda.mem_get_info(self.index)
         return free + torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
 
     def most_memory(self) -> int:
-        """Peak bytes of tensors so far."""
+        """Returns the peak bytes of tensors so far."""
         return torch.cuda.max_memory_allocated(self.index)
 
     @functools.cached_property
@@ -178,31 +187,30 @@ class Device:
         return device_arenas(torch.device("cuda", self.index))
 
     def forget_room(self) -> None:
-        """Reset `room`, before a plain call whose need of the arena is measured."""
+        """Reset `room`, before a plain call whose need for arena memory is measured."""
         self.arenas.most = 0
 
     def room(self) -> int:
-        """Bytes of the arena that plain calls have needed since `forget_room`."""
+        """Returns the bytes of the arena that plain calls have needed since `forget_room`."""
         return self.arenas.most
 
     def record(self, prepare: Prepare, program: Program, room: int) -> tuple[Any, list[Any]]:
-        """Record `program(prepare(share))`: its graphs and its results. Nothing is computed yet.
+        """Record `program(prepare(share))`; returns its graphs and its results. Nothing is computed yet.
 
         A program in stages has one graph for each stage, any other program has one. Memory allocated meanwhile belongs
         to the recording for as long as the graphs exist. The arena, and memory that `share` makes, are shared with
         other recordings.
 
         Args:
-            room: bytes that the program needs of the arena.
+            room: bytes of the arena that the program needs.
         """
         pool = torch.cuda.graph_pool_handle()
         if self._side is None:
             self._side = torch.cuda.Stream(self.index)
-        # libraries keep scratch memory for each stream: a recording must use scratch memory of its own pool
+        # libraries keep scratch memory for each stream: a recording must use scratch memory in its own pool
         torch_c.clear_product_workspaces()
         try:
-            # the arena is allocated on a stream of its own: kernels of the last replay may still use it when it is
-            # freed
+            # the arena is allocated on a separate stream: kernels of the last replay may still use it when it is freed
             with torch.cuda.device(self.index), no_collection(), torch.cuda.stream(self._side), self._arena() as arena:
                 stages = run_in_stages(program, prepare, functools.partial(self.arenas.at_the_end, room=room))
                 graphs, results = record_stages(program, stages, functools.partial(self._capture, pool))
@@ -211,7 +219,9 @@ class Device:
         return (graphs, arena), results
 
     def _capture(self, pool: Any, work: Callable[[], T]) -> tuple[Any, T]:
-        """A graph of what `work()` launches, with memory of the pool, and its result."""
+        """Capture the launches of `work()` as a graph, with memory of the pool; returns the graph and the result of
+        `work`.
+        """
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
@@ -226,10 +236,10 @@ class Device:
 
     @contextmanager
     def _arena(self) -> Iterator[Arena | None]:
-        """The memory for the arena of a recording.
+        """A context that provides the memory for the arena of a recording.
 
         The allocator caches memory freed by plain calls. A recording, which replaces such calls, cannot use that
-        memory, and the allocator cannot release it while something is recorded; so it is released before.
+        memory, and the allocator cannot release memory during a recording; so it is released before.
         """
         with self.arenas.lend(self._give_back_unused) as arena:
             yield arena
@@ -244,7 +254,7 @@ class Device:
     def _abandon(self, graph: Any, pool: Any) -> None:
         """End recording after an error: torch's allocator and generator would otherwise stay in recording state."""
         with suppress(RuntimeError):
-            graph.capture_end()  # this fails, too, if the driver refused something or recording has ended already
+            graph.capture_end()  # this also fails if the driver refused an operation or recording has ended already
             graph.reset()
             return
         with suppress(RuntimeError):
@@ -264,7 +274,7 @@ Share = Callable[[torch.Tensor], "torch.Tensor | None"]
 
 
 def run_in_stages(program: Program, prepare: Prepare, share: Share) -> Iterator[list[Any]]:
-    """Run `program(prepare(share))`: the results of each stage, or all results of a program without stages."""
+    """Run `program(prepare(share))`; yields the results of each stage, or all results of a program without stages."""
     if isinstance(program, Staged):
         yield from program.begin(prepare(share))
     else:
@@ -276,7 +286,7 @@ def record_stages(
     stages: Iterator[list[Any]],
     capture: Callable[[Callable[[], list[Any]]], tuple[Any, list[Any]]],
 ) -> tuple[list[Any], list[Any]]:
-    """The graph of each stage, made by `capture`, and all results in the program's order."""
+    """Returns the graph of each stage, made by `capture`, and all results in the program's order."""
     graphs, results = [], None
     if not isinstance(program, Staged):
         graph, results = capture(lambda: next(stages))
@@ -291,7 +301,7 @@ def record_stages(
 
 
 def device_at(device: torch.device) -> Device:
-    """The one `Device` of a GPU."""
+    """Returns the single `Device` of a GPU."""
     return _device_at(torch.cuda.current_device() if device.index is None else device.index)
 
 

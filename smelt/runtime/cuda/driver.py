@@ -16,18 +16,19 @@ from smelt.runtime.refusals import OutOfMemory
 
 LIBRARY = "libcuda.so.1"
 OLDEST = 12000
-"""The oldest supported driver, 12.0, which PyTorch's CUDA libraries require."""
+"""The oldest supported version of the driver: 12.0, which PyTorch's CUDA libraries require."""
 
-_COMPUTE_MAJOR, _COMPUTE_MINOR, _MOST_SHARED = 75, 76, 97  # CU_DEVICE_ATTRIBUTE_...
-_NOT_FOR_THIS = {200, 209, 222, 300}  # invalid image, no binary for this GPU, unsupported PTX version, invalid source
-_TOO_LARGE = {1, 701}  # invalid value (more than a block may have), out of resources
+_COMPUTE_MAJOR, _COMPUTE_MINOR, _MOST_SHARED = 75, 76, 97  # values of CU_DEVICE_ATTRIBUTE_...
+# error codes: invalid image, no binary for this GPU, unsupported PTX version, invalid source
+_NOT_FOR_THIS = {200, 209, 222, 300}
+_TOO_LARGE = {1, 701}  # error codes: invalid value (more than a block may have), out of resources
 _OUT_OF_MEMORY = 2
 _lock = new_lock()
 _functions: dict[tuple[_native.Driver, int, str], Function] = {}
 
 
 class OutOfResources(CompileError):
-    """A kernel needs more registers, threads or shared memory than the device has."""
+    """Raised for a kernel that needs more registers, threads or shared memory than the device has."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Function:
 
     Attributes:
         address: address of the driver's function object.
-        registers: registers of a thread.
-        local_bytes: local memory of a thread: spilled registers.
+        registers: number of registers of a thread.
+        local_bytes: bytes of local memory of a thread, used for spilled registers.
     """
 
     cubin: Cubin
@@ -48,10 +49,10 @@ class Function:
 
 @functools.cache
 def open_driver(library: str = LIBRARY) -> _native.Driver:
-    """The driver.
+    """Open the driver.
 
     Raises:
-        BuildError: there is none, it does not start, or it is too old.
+        BuildError: no driver was found, it does not start, or it is too old.
     """
     try:
         driver = _native.Driver(library)
@@ -70,16 +71,16 @@ def open_driver(library: str = LIBRARY) -> _native.Driver:
 
 
 def compute_capability(driver: _native.Driver, device: int) -> int:
-    """90 for 9.0."""
+    """Returns the compute capability of a device as an integer, such as 90 for 9.0."""
     return 10 * driver.attribute(device, _COMPUTE_MAJOR) + driver.attribute(device, _COMPUTE_MINOR)
 
 
 def load(driver: _native.Driver, device: int, cubin: Cubin) -> Function:
-    """The kernel in the device's context.
+    """Load the kernel into the device's context.
 
     Raises:
-        OutOfResources: it does not fit this device.
-        BuildError: the driver refused it.
+        OutOfResources: the kernel needs more resources than this device has.
+        BuildError: the driver refused the kernel.
     """
     key = (driver, device, cubin.key)
     with _lock:

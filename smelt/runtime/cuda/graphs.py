@@ -1,7 +1,7 @@
 """CUDA graphs of a compiled graph: `Recorder` returns programs that are recorded once and then replayed.
 
-recorded_program.py decides which call is recorded or replayed, recorded_stages.py does it for programs in stages,
-recording.py has one recording, cuda/device.py is the interface of the GPU. For users: docs/cuda-graphs.md.
+recorded_program.py decides which call is recorded or replayed, recorded_stages.py decides this for programs in stages,
+recording.py implements one recording, cuda/device.py is the interface of the GPU. For users: docs/cuda-graphs.md.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Recorder:
     returned.
 
     Args:
-        device: where the programs run.
-        limit: most recordings of one program for one set of parameters, on average over the sets in use.
+        device: the device on which the programs run.
+        limit: maximum number of recordings of one program for one set of parameters, on average over the sets in use.
         name: name of the graph in reasons and warnings.
-        backend: the device to record on; default: the GPU.
+        backend: the `Device` that records; default: that of the GPU.
         owner: recordings of one owner share a limit of memory.
     """
 
@@ -61,11 +61,11 @@ class Recorder:
         visible: int | None = None,
         inputs: Collection[str] = (),
     ) -> Program:
-        """`program` with recordings; called below autograd, like the program itself.
+        """Returns `program` with recordings; it is called below autograd, like the program itself.
 
         Args:
-            name: how messages name the program.
-            written: positions of inputs that the program writes over; None: possibly each input that is a result.
+            name: name of the program in messages.
+            written: positions of inputs that the program overwrites; None: possibly each input that is a result.
             visible: number of results, the first ones, that callers get and may keep; the others are for autograd.
             inputs: names of inputs in messages.
         """
@@ -92,7 +92,7 @@ class Recorder:
         return [program for each in self._programs if (program := each()) is not None]
 
     def reasons(self) -> list[str]:
-        """Lines that say what was recorded and why calls ran plain."""
+        """Returns lines that say what was recorded and why calls ran plain."""
         if self.refused is not None:
             return [f"{self.name}: no CUDA graphs: {self.refused}"]
         return [line for program in self.programs for line in program.reasons()]

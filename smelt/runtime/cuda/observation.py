@@ -1,8 +1,8 @@
-"""Observes a program's calls: which of its inputs keep their address, and which results callers keep.
+"""Observes a program's calls: which inputs keep their address, and which results callers keep.
 
-Calls with other sizes or parameters are of another kind: the code of one layer runs for many layers, each with its own
-parameters. Within a kind an input stays if its storage is that of the previous call; an equal address is not enough,
-because allocators reuse addresses.
+Calls with different sizes or parameters are of different kinds: the code of one layer runs for many layers, each with
+its own parameters. Within a kind an input stays if its storage is that of the previous call; an equal address is not
+enough, because allocators reuse addresses.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class WeakStorage:
 
 
 def kind_of(inputs: Sequence[Any], outputs: Container[int]) -> tuple[Any, ...]:
-    """The kind of a call: its numbers and parameters, and which inputs are results of recordings (`outputs`)."""
+    """Returns the kind of a call: a key of its numbers and of the addresses of its parameters and of inputs that are
+    results of recordings (`outputs`).
+    """
     key: list[Any] = []
     for value in inputs:
         if not isinstance(value, torch.Tensor):
@@ -52,7 +54,7 @@ def kind_of(inputs: Sequence[Any], outputs: Container[int]) -> tuple[Any, ...]:
 
 
 def parameter_positions(inputs: Sequence[Any]) -> tuple[int, ...]:
-    """Positions of the inputs that are parameters."""
+    """Returns the positions of the inputs that are parameters."""
     return tuple(i for i, value in enumerate(inputs) if isinstance(value, torch.nn.Parameter))
 
 
@@ -82,12 +84,12 @@ class Observation:
         return not any((seen := self.seen[i]) is not None and seen[1].gone for i in positions)
 
     def kept(self) -> tuple[set[int], int]:
-        """(positions of the results that are still alive, their bytes)."""
+        """Returns (positions of the results that are still alive, their bytes)."""
         kept = {i: size for i, (storage, size) in self.results.items() if not storage.gone}
         return set(kept), sum(kept.values())
 
     def results_bytes(self, but: Collection[int]) -> int:
-        """Size of the results that share no memory with inputs, other than `but`."""
+        """Returns the bytes of the results that share no memory with inputs, other than `but`."""
         return sum(size for i, (_, size) in self.results.items() if i not in but)
 
     def look(self, inputs: Sequence[Any]) -> None:
@@ -98,16 +100,18 @@ class Observation:
         ]
 
     def storages(self, positions: Iterable[int]) -> tuple[tuple[int, int], ...]:
-        """(identity of the storage, offset in it in bytes) of what was seen at these positions, wherever it lay."""
+        """Returns (identity of the storage, offset in it in bytes) of the inputs seen at these positions, independent
+        of the storage's address.
+        """
         seen = (self.seen[i] for i in positions)
         return tuple((each[1].pointer, each[0] - each[2]) for each in seen if each is not None)
 
     def starts(self, positions: Iterable[int]) -> tuple[int, ...]:
-        """Addresses at which these storages began."""
+        """Returns the addresses at which these storages began."""
         return tuple(seen[2] for i in positions if (seen := self.seen[i]) is not None)
 
     def moved(self, inputs: Sequence[Any], kind: tuple[Any, ...], but: Collection[int]) -> set[int]:
-        """Positions of inputs, other than `but`, whose storage has changed."""
+        """Returns the positions of inputs, other than `but`, whose storage has changed."""
         return {
             i
             for i, (seen, tensor) in enumerate(zip(self.seen, inputs, strict=True))
@@ -119,10 +123,10 @@ class Observation:
 
 
 def _start(tensor: torch.Tensor) -> int:
-    """The address at which the tensor's storage begins."""
+    """Returns the address at which the tensor's storage begins."""
     return data_ptr(tensor) - int(tensor.storage_offset()) * tensor.dtype.itemsize
 
 
 def bytes_of(inputs: Sequence[Any], positions: Collection[int]) -> int:
-    """Size of the tensors at these positions."""
+    """Returns the bytes of the tensors at these positions."""
     return sum(inputs[i].numel() * inputs[i].dtype.itemsize for i in positions)

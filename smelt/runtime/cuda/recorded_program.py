@@ -1,7 +1,7 @@
 """Decides for each call of a program whether it runs plain, is recorded or is replayed.
 
-The first call with given sizes and parameters runs plain (kernels are tuned there), the second one is recorded, later
-ones are replayed. Which inputs keep their address is observed, not declared. A call without a matching recording, or
+The first call with given sizes and parameters runs plain (kernels are tuned in it), the second call is recorded, later
+calls are replayed. Which inputs keep their address is observed, not declared. A call without a matching recording, or
 whose recording has a result of an earlier call still in use, runs plain, which is always correct.
 """
 
@@ -28,19 +28,18 @@ from smelt.runtime.launch import data_ptr
 from smelt.runtime.tuned import RECORDINGS
 
 FIRST = "the first one with its sizes and parameters"
-"""Why the first call of a kind runs plain."""
+"""The reason why the first call of a kind runs plain."""
 
 Replayed = list[Any] | Iterator[list[Any]]
-"""The results of a replay; those of a program in stages one stage after another."""
+"""The results of a replay; for a program in stages an iterator of the results of each stage."""
 
 
 @dataclass
 class Kind:
-    """Calls with the same sizes and parameters: observations and recordings.
+    """Calls with the same sizes and parameters, with their observations and recordings.
 
-    `positions`: of the inputs that are parameters.
-    `tuned`: whether one of them has run plain, which chose kernels and initialised libraries.
-    `refused`: why they are not recorded.
+    `positions`: positions of the inputs that are parameters. `tuned`: whether one of the calls has run plain, which
+    chose kernels and initialised libraries. `refused`: the reason why the calls are not recorded, or None.
     """
 
     observed: Observation
@@ -51,21 +50,21 @@ class Kind:
 
 
 class RecordedProgram:
-    """A program that replays recordings of itself where they match.
+    """A program that replays recordings of itself if they match a call.
 
     Args:
-        limit: most recordings for one set of parameters, on average over the sets in use.
+        limit: maximum number of recordings for one set of parameters, on average over the sets in use.
         name: its name in reasons and warnings.
-        others: programs whose results may be inputs of this one; the rest as for `Recorder.wrap`.
+        others: programs whose results may be inputs of this one. The other arguments are those of `Recorder.wrap`.
 
     Attributes:
         recordings: its recordings, the newest first.
         moving: positions of inputs that were seen at different addresses.
         copied: positions of results that are returned as copies, because callers keep them.
-        waits: calls since the last recording that ran plain because results of earlier ones were in use.
+        waits: number of calls since the last recording that ran plain because results of earlier calls were in use.
         plain: addresses of the results of calls that ran plain since the last replay.
         room: bytes of the arena that plain calls needed.
-        refused: why nothing is recorded (any more).
+        refused: the reason why no further calls are recorded, or None.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class RecordedProgram:
         return plain
 
     def reasons(self) -> list[str]:
-        """Lines that say what was recorded and why calls ran plain."""
+        """Returns lines that say what was recorded and why calls ran plain."""
         if self.refused is not None:
             return [f"{self.name}: no CUDA graph: {self.refused}"]
         lines = [f"{self.name}: {_plural(self.made, 'CUDA graph')}"] if self.made else []
@@ -161,7 +160,9 @@ class RecordedProgram:
     # -- one call, with the device locked
 
     def _replayed(self, inputs: list[Any]) -> Replayed | str | Kind:
-        """The results, or why this call runs plain, or its kind if it is the first call of that kind."""
+        """Returns the results, or the reason why this call runs plain, or its kind if it is the first call of that
+        kind.
+        """
         busy: list[Recording] = []
         for recording in self.recordings:
             if recording.matches.first(inputs) < 0:
@@ -184,14 +185,14 @@ class RecordedProgram:
         try:
             return self._results_of(recording, inputs)
         except RuntimeError as error:
-            context_is_lost(error)  # the program's own error message then says so
+            context_is_lost(error)  # the program's own error message then mentions the lost context
             raise
 
     def _results_of(self, recording: Recording, inputs: list[Any]) -> Replayed:
         return recording.replay(inputs)
 
     def _missed(self, inputs: list[Any], busy: list[Recording]) -> Replayed | str | Kind:
-        """No recording matches: record this call if replays are likely."""
+        """Handle a call that no recording matches: record it if replays are likely."""
         key = kind_of(inputs, self.device.outputs)
         kind = self.kinds.get(key) or self._known_but_for_outputs(key, inputs)
         if kind is None or not kind.tuned:
@@ -216,7 +217,7 @@ class RecordedProgram:
         return self._record(kind, inputs, self._cause(inputs, busy))
 
     def _begin(self, key: tuple[Any, ...], inputs: list[Any]) -> Kind:
-        """The first call of a kind."""
+        """Register the first call of a kind; returns the kind."""
         if len(self.kinds) >= RECORDINGS.known_kinds:
             del self.kinds[next(iter(self.kinds))]
         self.device.begin_kind(self.owner)
@@ -227,10 +228,10 @@ class RecordedProgram:
         return kind
 
     def _look_for_moves(self, kind: Kind) -> None:
-        """Drop recordings for where a new kind's parameters were, and record no more if they move again and again.
+        """Drop recordings for former addresses of a new kind's parameters, and stop recording if these move repeatedly.
 
-        Whoever shards parameters frees their memory after a call and allocates it before the next one, wherever there
-        is room; a recording for one place would keep its memory, and seldom match.
+        A program that shards parameters frees their memory after a call and allocates it before the next one, at any
+        free address; a recording for one address would keep its memory and seldom match.
         """
         positions, before = kind.positions, []
         storages, starts = kind.observed.storages(positions), kind.observed.starts(positions)
@@ -244,13 +245,15 @@ class RecordedProgram:
             self._end("the memory of its parameters is freed and allocated again between calls")
 
     def _end(self, why: str) -> None:
-        """Record no more, and free all recordings."""
+        """Stop recording, and free all recordings."""
         self.refused = why
         self.recordings, self.kinds = [], {}
         count_named("cuda_graph_reasons", {f"{self.name}: no CUDA graph: {why}": 1})
 
     def _known_but_for_outputs(self, key: tuple[Any, ...], inputs: list[Any]) -> Kind | None:
-        """The known kind of a call that differs only in having results of a recording, saved by forward, as inputs."""
+        """Returns the known kind of a call whose only difference is that inputs are results of a recording, saved by
+        forward; else None.
+        """
         known = self.kinds.get(kind_of(inputs, ()))
         if known is None or not known.tuned:
             return None
@@ -260,14 +263,14 @@ class RecordedProgram:
         return kind
 
     def _waits(self) -> bool:
-        """Whether to wait, before making another recording, for results of earlier calls to be freed."""
+        """Whether to wait for results of earlier calls to be freed before making another recording."""
         if self.replays - self.last_wait > RECORDINGS.seldom_replays:
             self.waits = 0
         self.waits, self.last_wait = self.waits + 1, self.replays
         return self.full or self.waits <= RECORDINGS.patience_calls
 
     def _copy_kept(self, busy: Recording) -> bool:
-        """Return results that callers keep as copies in later calls; whether that is possible."""
+        """Return results that callers keep as copies in later calls; returns whether that is possible."""
         kept = set(busy.memory.positions())
         if not kept or not self._may_record() or any(i >= busy.results for i in kept):
             return False
@@ -275,7 +278,8 @@ class RecordedProgram:
         return self._mark(kept, size, addresses)
 
     def _mark(self, kept: set[int], size: int, addresses: Collection[int]) -> bool:
-        """Return copies of these results, if they are small and no other recording has their `addresses` baked in.
+        """Return copies of these results if they are small and no other recording has their `addresses` baked in;
+        returns whether that is so.
 
         If forward saves a result for backward, a recording of backward may have its address baked in; that is not known
         before backward is recorded.
@@ -292,7 +296,7 @@ class RecordedProgram:
         return True
 
     def others(self) -> list[RecordedProgram]:
-        """The graph's other programs."""
+        """Returns the graph's other programs."""
         return [other for each in self._others if (other := each()) is not None]
 
     def _from_plain(self, inputs: list[Any]) -> bool:
@@ -338,15 +342,16 @@ class RecordedProgram:
     def _may_record(self) -> bool:
         """Whether another recording is within the limit.
 
-        The blocks of a model share one program, and each needs a recording, as its parameters lie elsewhere. Parameters
-        that were freed do not count: a program whose parameters are replaced again and again ends recording.
+        The blocks of a model share one program, and each block needs a recording, as its parameters have other
+        addresses. Parameters that were freed are not counted: a program whose parameters are replaced repeatedly ends
+        recording.
         """
         return self.made < self.limit or self.made < self.limit * self._sets_of_parameters()
 
     def _sets_of_parameters(self) -> int:
-        """Number of different parameters, all alive, with which the program is known to have been called.
+        """Returns the number of different parameters, all alive, with which the program is known to have been called.
 
-        Counted once after each new kind: a program at its limit asks at every call.
+        It is counted once after each new kind, because a program at its limit needs it at every call.
         """
         if self._num_sets is None:
             seen = ((kind.observed, kind.positions) for kind in self.kinds.values())
@@ -368,7 +373,7 @@ class RecordedProgram:
         return f"input {position} ({self.inputs[position]})" if known else f"input {position}"
 
     def _cause(self, inputs: list[Any], busy: list[Recording]) -> str:
-        """Why no recording matched."""
+        """Returns the reason why no recording matched."""
         if busy:
             return "tensors of earlier calls were in use"
         if not self.recordings:
@@ -390,7 +395,7 @@ class RecordedProgram:
 
 
 def addresses_of(values: Iterable[Any]) -> set[int]:
-    """Addresses of the tensors with elements."""
+    """Returns the addresses of the tensors with elements."""
     return {data_ptr(value) for value in values if isinstance(value, torch.Tensor) and value.numel()}
 
 

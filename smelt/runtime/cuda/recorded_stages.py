@@ -1,7 +1,7 @@
-"""A program in stages with recordings: each stage is one CUDA graph, and its results are handed out before the next.
+"""A program in stages with recordings: each stage is one CUDA graph, whose results are returned before the next begins.
 
-Communication that hooks begin between two stages, such as the reductions of DistributedDataParallel, waits for the
-stream as it is then, so it runs beside the graphs of later stages.
+Communication that hooks begin between two stages, such as the reductions of DistributedDataParallel, waits only for the
+work that the stream has at that time, so it runs beside the graphs of later stages.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from smelt.runtime.cuda.recording import Recording
 
 
 class RecordedStages(RecordedProgram, Staged):
-    """A program in stages that replays recordings of itself where they match.
+    """A program in stages that replays recordings of itself if they match a call.
 
-    The arguments are those of `RecordedProgram`. The program is `Staged`, it writes over no inputs, and callers see
-    none of its results.
+    The arguments are those of `RecordedProgram`. The program is `Staged`, it overwrites no inputs, and users see none
+    of its results.
     """
 
     def __init__(self, program: Staged, *args: Any, **kwargs: Any) -> None:
@@ -31,7 +31,7 @@ class RecordedStages(RecordedProgram, Staged):
         return Staged.__call__(self, inputs)
 
     def begin(self, inputs: list[Any]) -> Iterator[list[Any]]:
-        """The results of each stage; see `Staged`.
+        """Yields the results of each stage; see `Staged`.
 
         The device is locked from the first stage to the last: other programs would use the arena, in which the graphs
         of later stages find intermediate results of earlier ones. Calls from hooks in between run plain.
@@ -57,7 +57,7 @@ class RecordedStages(RecordedProgram, Staged):
         return recording.replay_stages(inputs, self.positions)
 
     def _plain_stages(self, inputs: list[Any], why: str | Kind) -> Iterator[list[Any]]:
-        """The results of each stage of a call that runs plain, for a reason or as the first of its kind.
+        """Yields the results of each stage of a call that runs plain, for a reason or as the first of its kind.
 
         Callers drop the iterator after the last stage, so nothing may be left to do then.
         """

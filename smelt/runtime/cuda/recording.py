@@ -1,6 +1,6 @@
 """One recording of a program: a CUDA graph, the memory of its inputs and outputs, and the results of replays.
 
-A program in stages has one graph for each stage; their memory is common.
+A program in stages has one graph for each stage; the graphs share their memory.
 
 Addresses of inputs that do not move are baked in; others are copied to buffers of the recording first. Outputs are in
 the same memory at each replay, so a replay is only allowed while no output of an earlier one is alive (`in_use`).
@@ -27,22 +27,22 @@ from smelt.runtime.memory import copy_all, type_code
 _MAX_RANK = 16
 
 Late = Callable[[list[Any], list[Any]], Any]
-"""Makes one result from the inputs of a replay and the results that `Memory` has returned."""
+"""Function that makes one result from the inputs of a replay and the results that `Memory` has returned."""
 
 
 class Unrecordable(Exception):
-    """A program cannot be recorded; the message is the reason."""
+    """Raised for a program that cannot be recorded; the message is the reason."""
 
 
 class Recording:
-    """The graphs of `program`, for inputs with the addresses of `inputs`.
+    """The graphs of `program` for inputs with the addresses of `inputs`.
 
     Args:
         moving: positions of inputs that may have any address.
-        written: positions of inputs that the program writes over; None: possibly each input that is a result.
+        written: positions of inputs that the program overwrites; None: possibly each input that is a result.
         copied: positions of results that are returned as copies.
         owner: recordings of one owner share a limit of memory.
-        room: bytes of the arena that the program needs.
+        room: number of bytes of the arena that the program needs.
 
     Attributes:
         sources: address of each baked-in input, by position.
@@ -102,11 +102,11 @@ class Recording:
         return sum(self.bytes[i] for i in self.memory.positions())
 
     def addresses_of(self, handed_out: Collection[int]) -> list[int]:
-        """Addresses of the recorded results for which these tensors were returned."""
+        """Returns the addresses of the recorded results for which these tensors were returned."""
         return [address for address, i in self.addresses if i in handed_out]
 
     def replay(self, inputs: list[Any]) -> list[Any]:
-        """The results for these inputs. Only allowed while nothing is `in_use`."""
+        """Replay the graph; returns the results for these inputs. Only allowed while nothing is `in_use`."""
         if self.moving:
             self._copy_in(inputs)
         self.device.replay(self.graph)
@@ -115,10 +115,10 @@ class Recording:
         return self._results(inputs)
 
     def replay_stages(self, inputs: list[Any], positions: Sequence[Sequence[int]]) -> Iterator[list[Any]]:
-        """The results of each stage, after its graph has been launched. Only allowed while nothing is `in_use`.
+        """Yields the results of each stage after its graph has been launched. Only allowed while nothing is `in_use`.
 
-        A program in stages writes over no inputs, and none of its results is copied. The inputs are kept alive until
-        the last graph has been launched, which reads them at their addresses.
+        A program in stages overwrites no inputs, and none of its results is copied. The inputs are kept alive until the
+        last graph has been launched, which reads them at their addresses.
 
         Args:
             positions: the positions of each stage's results.
@@ -138,7 +138,7 @@ class Recording:
             yield given
 
     def _results(self, inputs: list[Any]) -> list[Any]:
-        """Tensors over the memory of the recorded results."""
+        """Returns tensors over the memory of the recorded results."""
         results = self.memory.hand_out(inputs)
         if self.copies:
             self._copy_out(results)
@@ -167,16 +167,17 @@ class Recording:
 
 
 class _Outputs:
-    """How each result of a recorded program is returned by replays.
+    """The form in which replays return each result of a recorded program.
 
     Attributes:
-        kinds: description of results for `Memory`; entries after the last result are storages that several results
+        kinds: descriptions of results for `Memory`; entries after the last result are storages that several results
             share.
         late: results that are views of other results or of inputs.
         copies: results that are returned as copies, with the recorded tensors.
         keep: owners of the memory.
         bytes: size of each entry of `kinds`.
-        addresses: address of each result in memory of the recording -> position of the tensor returned for it.
+        addresses: for the address of each result in memory of the recording, the position of the tensor returned for
+            it.
     """
 
     def __init__(self, device: Device, results: Sequence[Any], given: Sequence[Any], copied: Collection[int]) -> None:
@@ -205,7 +206,7 @@ class _Outputs:
                 self._add(i, result, i in copied)
 
     def shown_inputs(self) -> set[int]:
-        """Positions of the inputs that are results."""
+        """Returns the positions of the inputs that are results."""
         return {kind for kind in self.kinds if isinstance(kind, int)}
 
     def _add(self, i: int, result: Any, copied: bool) -> None:
@@ -240,7 +241,7 @@ class _Outputs:
             self.addresses.append((result.data_ptr(), i))
 
     def _whole(self, result: torch.Tensor) -> int:
-        """The position in `kinds` of the result's whole storage, as bytes."""
+        """Returns the position in `kinds` of the result's whole storage, as bytes."""
         storage = result.untyped_storage()
         if address_of_storage(storage) not in self.whole:
             self.bytes[len(self.kinds)] = storage.nbytes()
@@ -276,7 +277,9 @@ def _view_of_whole(position: int, result: torch.Tensor) -> Late:
 
 
 def _view_of_input(position: int, recorded: torch.Tensor, result: torch.Tensor) -> Late:
-    """The same view of a replay's input, which may have another storage offset than the recorded one."""
+    """Returns a function that makes the same view of a replay's input, which may have another storage offset than the
+    recorded one.
+    """
     shape, stride, dtype, device = tuple(result.shape), result.stride(), result.dtype, result.device
     bytes = result.storage_offset() * dtype.itemsize - recorded.storage_offset() * recorded.dtype.itemsize
     offset, same = bytes // dtype.itemsize, dtype is recorded.dtype
@@ -300,7 +303,7 @@ def check_tensor(tensor: torch.Tensor, device: torch.device, name: str) -> None:
     """Check that a result can be returned by replays.
 
     Raises:
-        Unrecordable: it is not a dense tensor on the device.
+        Unrecordable: the result is not a dense tensor on the device.
     """
     if tensor.device != device:
         raise Unrecordable(f"{name} is a tensor on {tensor.device}")
@@ -315,7 +318,7 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _fills(tensor: torch.Tensor) -> bool:
-    """Whether the tensor has every byte of its storage."""
+    """Whether the tensor covers every byte of its storage."""
     return tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == _extent(tensor) * tensor.dtype.itemsize
 
 
@@ -326,12 +329,12 @@ def _contains(tensor: torch.Tensor, view: torch.Tensor) -> bool:
 
 
 def _extent(tensor: torch.Tensor) -> int:
-    """Number of elements from the first to the last one in memory."""
+    """Returns the number of elements from the first to the last one in memory."""
     return extent(tensor.shape, tensor.stride())
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether elements may share an address; False is exact."""
+    """Whether elements may share an address; a result of False is exact."""
     reach = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:
@@ -342,7 +345,7 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 
 
 def _span(tensor: torch.Tensor) -> torch.Tensor:
-    """A flat view of the memory from the first to the last element."""
+    """Returns a flat view of the memory from the first to the last element."""
     return tensor.as_strided((_extent(tensor),), (1,))
 
 

@@ -1,1 +1,1 @@
-"""Operations that are not generated: kernels of libraries and of smelt, each bound to its fastest implementation."""
+"""Operations that are not generated: kernels of libraries and of smelt, of which each operation uses the fastest."""

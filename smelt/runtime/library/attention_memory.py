@@ -1,6 +1,6 @@
 """Aligns operands to words of 16 bytes for kernels that read them many times.
 
-The libraries' attention kernels need aligned rows, too, and PyTorch does not check this for them: one refuses the call
+The libraries' attention kernels also need aligned rows, and PyTorch does not check this for them: one refuses the call
 ("query is not correctly aligned (strideM)"), others fail on the GPU, which ends the context.
 """
 
@@ -18,7 +18,7 @@ from smelt.runtime.library.externs import Spec
 
 
 def in_words(call: Callable[..., Any], specs: Sequence[Spec | None]) -> Callable[..., Any]:
-    """`call`, extended to operands of any alignment; its first operand is a query or a gradient.
+    """Returns `call`, extended to operands of any alignment; its first operand is a query or a gradient.
 
     An operand whose strides leave heads or rows unaligned is copied at each call; another operand is copied only in
     calls in which its address is unaligned.
@@ -37,7 +37,7 @@ def in_words(call: Callable[..., Any], specs: Sequence[Spec | None]) -> Callable
 
 
 def from_words(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call` for tensors of any alignment: those that are not aligned to a word are copied."""
+    """Returns `call` for tensors of any alignment: those that are not aligned to a word are copied."""
 
     def run(*tensors: Tensor | None) -> Any:
         return call(*at_words(*tensors))
@@ -46,7 +46,7 @@ def from_words(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def at_words(*tensors: Any) -> tuple[Any, ...]:
-    """The tensors (or None), with copies of those that are not aligned to a word."""
+    """Returns the tensors (or None), with copies of those that are not aligned to a word."""
     if _native.aligned(*tensors):
         return tensors
     return tuple(None if tensor is None else _moved(tensor) for tensor in tensors)
@@ -62,7 +62,7 @@ def _scattered(spec: Spec, like: Spec) -> bool:
 
 
 def _gathered(tensor: Tensor) -> Tensor:
-    """A copy whose rows are aligned to words; dimensions of stride 0 keep that stride."""
+    """Returns a copy whose rows are aligned to words; dimensions of stride 0 keep that stride."""
     once = tensor[tuple(slice(1) if step == 0 else slice(None) for step in tensor.stride()[:-1])]
     width = once.shape[-1]
     memory = once.new_empty((*once.shape[:-1], width + -width % (ALIGNMENT // once.dtype.itemsize)))
@@ -70,7 +70,7 @@ def _gathered(tensor: Tensor) -> Tensor:
 
 
 def _moved(tensor: Tensor) -> Tensor:
-    """The tensor if its address is aligned to a word, else an aligned copy with the same strides."""
+    """Returns the tensor if its address is aligned to a word, else an aligned copy with the same strides."""
     if _native.aligned(tensor):
         return tensor
     shape, stride = tensor.shape, tensor.stride()

@@ -2,8 +2,8 @@
 
 The forward keeps a running maximum and sum of each row (Milakov and Gimelshein 2018; Dao et al. 2022), so that the
 matrix of weights is never in memory. The backward recomputes the weights from the logsumexp of each row: one kernel
-walks the columns for the gradients of q and the bias, one walks the rows for those of k and v; neither uses atomics.
-Scores are in units of log 2. A row whose scores are all -inf gives 0 and an infinite logsumexp.
+walks the columns for the gradients of q and the bias, another walks the rows for the gradients of k and v; neither uses
+atomics. Scores are in units of log 2. A row whose scores are all -inf gives 0 and an infinite logsumexp.
 
 Dropout depends on seed, stream and the weight's index only (`prims/random_bits.py`), and so is equal in all kernels.
 """
@@ -260,7 +260,7 @@ KERNELS = {"forward": FORWARD, "by_rows": BY_ROWS, "by_columns": BY_COLUMNS}
 
 
 def attention_source(name: str, scale: float, keep: float, precision: str) -> str:
-    """The module of one kernel.
+    """Returns the text of the module of one kernel.
 
     Args:
         scale: factor of the scores.

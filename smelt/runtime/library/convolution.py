@@ -1,13 +1,12 @@
-"""Convolution and its gradients: ATen in given strides or through channels-last memory, or as matrix products.
+"""Convolution and its gradients: by ATen in given strides or through channels-last memory, or as matrix products.
 
-On a GPU by ATen, except depthwise ones in channels-last memory, which have our own kernels.
+On a GPU ATen computes them, except depthwise convolutions in channels-last memory, for which smelt has kernels.
 
-Measured on a 2-core AMD processor with AVX-512 (torch 2.13, oneDNN 3.12), GFLOP/s forward, plain | channels-last
-input:
+Measured on a 2-core AMD processor with AVX-512 (torch 2.13, oneDNN 3.12), GFLOP/s forward, plain | channels-last input:
 the 7x7 stem of ResNet-50 29 | 338 (142 with converting both ways), 3x3 402 | 445, 1x1 185 to 358 | 327 to 422, and the
-native product for 1x1 as fast as for other matrices in both orders. Which wins depends on the shape, so it is timed.
-The weight gradient of depthwise ones in channels-last memory, eighteen shapes, microseconds, native | oneDNN: 78 | 93
-(2x1024x14x14, 3x3) to 79 | 9,189 (4x768x7x7, 7x7), and the native one was faster in all.
+native product for 1x1 as fast as for other matrices in both orders. The fastest depends on the shape, so the candidates
+are timed. The weight gradient of depthwise ones in channels-last memory, eighteen shapes, microseconds, native |
+oneDNN: 78 | 93 (2x1024x14x14, 3x3) to 79 | 9,189 (4x768x7x7, 7x7), and the native one was faster for all shapes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def _geometry(p: Mapping[str, Any]) -> tuple[Any, ...]:
 
 @register("convolution", on_device=True, measured=True)
 def convolution(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """(x, w, bias or None) -> result; see the prim of the same name."""
+    """Returns the candidates for (x, w, bias or None) -> result; see the prim of the same name."""
     geometry = _geometry(params)
 
     def aten(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -58,7 +57,9 @@ def convolution(params: Mapping[str, Any], inputs: list[Spec | None], outputs: l
 
 
 def _with_library(own: list[Candidate], library: Candidate, params: Mapping[str, Any]) -> list[Candidate]:
-    """The candidates: the library's first on the CPU; on a GPU last, and only if candidates are measured."""
+    """Returns the candidates with the library's: first on the CPU; on a GPU last, and only if candidates are
+    measured.
+    """
     if params.get("device") is None:
         return [library, *own]
     return [*own, library] if params.get("measured") else own
@@ -66,7 +67,9 @@ def _with_library(own: list[Candidate], library: Candidate, params: Mapping[str,
 
 @register("convolution_backward", on_device=True, measured=True)
 def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """(grad, x, w) -> (x gradient, w gradient, bias gradient), None where the mask is False."""
+    """Returns the candidates for (grad, x, w) -> (x gradient, w gradient, bias gradient), None where the mask
+    is False.
+    """
     geometry, bias_shape, mask = _geometry(params), params["bias_shape"], list(params["mask"])
     sizes = None if bias_shape is None else list(bias_shape)
     grad, x, w = inputs[:3]
@@ -97,7 +100,7 @@ def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], o
 def _depthwise_gradients(
     params: Mapping[str, Any], grad: Spec, x: Spec, w: Spec, outputs: list[Spec]
 ) -> list[Candidate]:
-    """Our own kernels for the gradients of depthwise convolutions; empty if they do not apply."""
+    """Returns smelt's kernels for the gradients of depthwise convolutions; empty if they do not apply."""
     if params.get("device") is not None:
         return [depthwise.backward(params, grad, x, w, outputs)] if depthwise.fits(params, x, w, grad) else []
     if params["mask"][1] and depthwise_cpu.fits(params, grad, x, w):
@@ -106,7 +109,9 @@ def _depthwise_gradients(
 
 
 def _in_channels_last(run: Callable[..., Any], grad: Spec, x: Spec, outputs: list[Spec]) -> Candidate | None:
-    """`run` on images converted to channels-last memory; None if they are channels-last already, or cannot be."""
+    """Returns a candidate that calls `run` on images converted to channels-last memory; None if they are channels-last
+    already, or cannot be converted.
+    """
     last = _channels_last_format(x)
     if last is None or x.channels_last or grad.channels_last:
         return None
@@ -120,7 +125,7 @@ def _in_channels_last(run: Callable[..., Any], grad: Spec, x: Spec, outputs: lis
 def _own_gradients(
     params: Mapping[str, Any], grad: Spec, x: Spec, w: Spec, mask: list[bool], outputs: list[Spec]
 ) -> Iterator[Candidate | None]:
-    """Candidates that compute the gradients on a CPU by matrix products."""
+    """Returns the candidates that compute the gradients on a CPU by matrix products."""
     if pointwise_convolution.fits(params, w, x, grad):
         yield pointwise_convolution.backward(grad, x, w, mask, outputs)
     if im2col.fits(params, x, w, grad):
@@ -128,14 +133,14 @@ def _own_gradients(
 
 
 FEW_CHANNELS = 16
-"""Channels below which `_overruns` assumes a failure: seen below 8; the kernel uses vectors of up to 16."""
+"""Number of channels below which `_overruns` assumes a failure: seen below 8; the kernel uses vectors of up to 16."""
 
 
 def _overruns(params: Mapping[str, Any], x: Spec, w: Spec) -> bool:
     """Whether oneDNN's weight gradient in channels-last memory writes out of bounds (torch 2.13, 2.15).
 
-    It does for few channels and a window of one element with a stride above 1 that leaves the end of the image unread;
-    eager crashes then, for example in `torch.convolution(x, w, None, [2, 2], ...)` of 2x3x64x64 with 64x3x1x1.
+    It does so for few channels and a window of one element with a stride above 1 that leaves the end of the image
+    unread; eager then crashes, for example in `torch.convolution(x, w, None, [2, 2], ...)` of 2x3x64x64 with 64x3x1x1.
     """
     if params["transposed"] or any(size != 1 for size in w.shape[2:]) or x.shape[1] >= FEW_CHANNELS:
         return False
@@ -144,14 +149,14 @@ def _overruns(params: Mapping[str, Any], x: Spec, w: Spec) -> bool:
 
 
 def _plain_on_the_cpu(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, *how: Any) -> Any:
-    """`convolution_backward` of images and weights that are not in channels-last memory."""
+    """Compute `convolution_backward` of images and weights that are not in channels-last memory."""
     if x.device.type == "cpu":
         x, w = x.contiguous(), w.contiguous()
     return torch.ops.aten.convolution_backward.default(grad, x, w, *how)
 
 
 def _masked(gradients: Any, mask: list[bool]) -> tuple[torch.Tensor | None, ...]:
-    """Only the requested gradients: some kernels return that of the weight whenever they compute that of the bias."""
+    """Returns only the requested gradients: some kernels return the weight's whenever they compute the bias's."""
     return tuple(gradient if wanted else None for gradient, wanted in zip(gradients, mask, strict=True))
 
 
@@ -162,7 +167,9 @@ def _split(
     mask: list[bool],
     stand_in: Callable[[torch.Tensor], torch.Tensor] = lambda w: w,
 ) -> Call:
-    """Input gradient and parameter gradients by separate calls; the latter do not read the weight's values."""
+    """Compute the input gradient and the parameter gradients by separate calls; the latter do not read the weight's
+    values.
+    """
     rest = [False, True, mask[2]]
 
     def call(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
@@ -177,15 +184,16 @@ def _channels_last_format(x: Spec) -> torch.memory_format | None:
 
 
 def _relabelled(w: torch.Tensor) -> torch.Tensor:
-    """The weight relabelled to the images' layout, without a copy: only its shape and layout are used, not its
-    values."""
+    """Returns the weight relabelled to the images' layout, without a copy: only its shape and layout are used, not its
+    values.
+    """
     if not w.is_contiguous():
         return w
     return w.as_strided(w.shape, Spec.of_channels_last(tuple(w.shape), w.dtype).stride, w.storage_offset())
 
 
 def _laid_out(call: Call, out: Spec) -> Call:
-    """`call` with its result copied to the strides that consumers expect, so that timing includes the copy."""
+    """Returns `call` with its result copied to the strides that consumers expect, so that timing includes the copy."""
     return call if out.channels_last else lambda *tensors: call(*tensors).contiguous()
 
 

@@ -1,5 +1,4 @@
-"""Depthwise convolutions on a GPU and their gradients by our own kernels: chooses source text, block sizes and
-arguments.
+"""Depthwise convolutions on a GPU and their gradients by smelt's kernels: chooses source text, blocks and arguments.
 
 cuDNN compiles a kernel for each size of image at its first use in a thread, under a lock; this took 10 of the 15 s of
 the first step of MobileNetV3. These kernels are built like all others, in parallel, and kept in the store.
@@ -32,17 +31,19 @@ Params = Mapping[str, Any]
 DTYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 
 ALIGNED = 16
-"""Alignment of wide loads, in bytes."""
+"""Alignment of wide loads in bytes."""
 
 MOST_ELEMENTS = 2**31 - 1
-"""Maximum number of elements of an image, and of items of all threads: indices have 32 bits."""
+"""Maximum number of elements of an image, and of items of all threads, because indices have 32 bits."""
 
 MOST_TAPS = 121
-"""Maximum number of elements of a window: a thread of the weight gradient holds a sum in registers for each element."""
+"""Maximum number of elements of a window: a thread of the weight gradient keeps a sum in registers for each element."""
 
 
 def fits(params: Params, x: Spec, w: Spec, out: Spec) -> bool:
-    """Whether a convolution has kernels: images in channels-last memory, one channel a group, not transposed."""
+    """Whether the kernels support a convolution: images in channels-last memory, one channel per group, not
+    transposed.
+    """
     if params["transposed"] or len(x.shape) != 4 or w.shape[1] != 1 or params["groups"] != x.shape[1]:
         return False
     if x.dtype not in DTYPES or not (x.dtype is w.dtype is out.dtype) or math.prod(w.shape[2:]) > MOST_TAPS:
@@ -54,12 +55,12 @@ def fits(params: Params, x: Spec, w: Spec, out: Spec) -> bool:
 
 
 def _reach(image: Spec) -> int:
-    """The offset of the last element of an image from its first."""
+    """Returns the offset of the last element of an image from its first."""
     return sum((size - 1) * step for size, step in zip(image.shape[1:], image.stride[1:], strict=True))
 
 
 class Shape:
-    """The common facts of all kernels of a convolution.
+    """Properties that all kernels of a convolution share.
 
     Args:
         x, out: the images, or their gradients.
@@ -74,7 +75,7 @@ class Shape:
         self.vector = math.gcd(ALIGNED // x.dtype.itemsize, *lengths)
 
     def operands(self, *names: str) -> dict[str, str]:
-        """Name -> element type of pointer operands."""
+        """Returns the element type of each pointer operand, by name."""
         return dict.fromkeys(names, DTYPES[self.dtype])
 
     def window(self, along: int) -> Window:
@@ -82,8 +83,8 @@ class Shape:
         return Window(self.size, stride, padding, dilation, self.times, along)
 
     def numbers(self, read: Spec, made: Spec, along: int, vector: int) -> dict[str, int]:
-        """The integer arguments of a kernel that reads and writes images of these layouts: name -> value. `along`:
-        pixels in a row that a thread computes; `vector`: adjacent channels that one item consists of.
+        """Returns the integer arguments of a kernel that reads and writes images of these layouts, by name. `along`:
+        pixels in a row that a thread computes; `vector`: adjacent channels of which one item consists.
         """
         batch, channels, rows, columns = made.shape
         groups = -(-columns // along)
@@ -92,8 +93,8 @@ class Shape:
         return dict(zip(source.NUMBERS, (*sizes, channels // self.vector, *steps), strict=True))
 
     def along(self, made: Spec, most: int, least: int = 1) -> int:
-        """The number of adjacent pixels of a row that a thread computes: a multiple of `least`, up to `most`; less if
-        there would be too few threads or if rows are short.
+        """Returns the number of adjacent pixels of a row that a thread computes: a multiple of `least`, at most `most`;
+        fewer if there would be too few threads or if rows are short.
         """
         batch, channels, rows, columns = made.shape
         found = max(most, least)
@@ -110,7 +111,7 @@ class DepthwiseKernel:
     """One kernel with its arguments; `source()` is its source, `launch(number, slots)` its launch.
 
     Args:
-        operands: name -> element type of each pointer, in the order of the text's parameters.
+        operands: element type of each pointer by name, in the order of the text's parameters.
         numbers: the other parameters by name.
         extents: extents of the grid.
     """
@@ -128,19 +129,21 @@ class DepthwiseKernel:
         self.config, self.extents = config, tuple(extents)
 
     def source(self) -> KernelSource:
-        """The source of the kernel."""
+        """Returns the source of the kernel."""
         signature = [*self.operands.items(), *((name, "i32") for name in self.numbers)]
         label = f"depthwise_{self.name}"
         return KernelSource(self.text, tuple(signature), tuple(self.operands), (self.config,), label, contract=True)
 
     def launch(self, number: int, slots: Sequence[int]) -> Launch:
-        """The launch of the kernel, as number `number` of several, with the tensors at these slots as operands."""
+        """Returns the launch of the kernel, as number `number` of several, with the tensors at these slots as
+        operands.
+        """
         pointers: list[Argument] = [(slot, 0) for slot in slots]
         return (number, self.extents, [*pointers, *self.numbers.values()])
 
 
 def forward_kernel(shape: Shape, bias: bool) -> DepthwiseKernel:
-    """The forward kernel; operands are x, w, the bias and the result."""
+    """Returns the forward kernel; its operands are x, w, the bias and the result."""
     stride = shape.params["stride"][1]
     # with a larger stride windows overlap less, so a thread reads more elements for each pixel
     along = shape.along(
@@ -157,7 +160,7 @@ def forward_kernel(shape: Shape, bias: bool) -> DepthwiseKernel:
 
 
 def input_kernel(shape: Shape) -> DepthwiseKernel:
-    """The kernel of the input gradient; operands are the result's gradient, w and the input's gradient."""
+    """Returns the kernel of the input gradient; its operands are the result's gradient, w and the input's gradient."""
     stride = shape.params["stride"][1]
     along = shape.along(shape.x, DEPTHWISE.row_elements if stride == 1 else DEPTHWISE.row_elements // 2, stride)
     text = source.input_source(shape.window(along))
@@ -173,8 +176,8 @@ def _by_items(
 
 
 def weight_kernels(shape: Shape, gradient: Spec) -> tuple[DepthwiseKernel, DepthwiseKernel, Spec]:
-    """The kernels of the weight gradient: the one that computes partial sums from the result's gradient and x, the one
-    that adds the partial sums, and the layout of the partial sums.
+    """Returns the kernels of the weight gradient (one computes partial sums from the result's gradient and x, one adds
+    the partial sums), and the layout of the partial sums.
     """
     (high, wide), (batch, channels, _, columns) = shape.size, shape.out.shape
     window = shape.window(min(4 if high * wide <= DEPTHWISE.small_window_elements else 2, ceil_power(columns)))
@@ -201,7 +204,9 @@ def weight_kernels(shape: Shape, gradient: Spec) -> tuple[DepthwiseKernel, Depth
 
 
 def _steps(window: Window, height: int, rows: int) -> tuple[int, int]:
-    """(the first row of the result whose window contains a row of x, number of steps from there to the last)."""
+    """Returns (the first row of the result whose window contains a row of x, number of steps from there to the
+    last).
+    """
     walk, meetings = window.walk()
     stride, padding = window.stride[0], window.padding[0]
     offsets = [offset for offset, _ in meetings]
@@ -211,8 +216,8 @@ def _steps(window: Window, height: int, rows: int) -> tuple[int, int]:
 
 
 def _channel_block(channels: int, vector: int) -> int:
-    """The number of channels that one program (thread block) computes: the largest block size that leaves little of the
-    last block unused.
+    """Returns the number of channels that one program (thread block) computes: the largest block size that leaves
+    little of the last block unused.
     """
     blocks = [b for b in (64, 32, 16) if b >= vector]
     unused = {b: -channels % b / channels for b in blocks}
@@ -265,12 +270,12 @@ class Bound:
 
 
 def _by_element(w: Tensor) -> Tensor:
-    """The weight with its channels innermost, the layout of `prims/passes/channels_last.py`."""
+    """Returns the weight with its channels innermost, the layout of `prims/passes/channels_last.py`."""
     return w.permute(2, 3, 1, 0).contiguous()
 
 
 def forward(params: Params, x: Spec, w: Spec, out: Spec, bias: bool) -> Candidate:
-    """(x, w[, bias]) -> out."""
+    """Returns the candidate for (x, w[, bias]) -> out."""
     names = ("read", "w", "bias", "made")
     bound = Bound([(forward_kernel(Shape(params, x, w, out), bias), names)], names)
     bound.begin(params.get("device"))
@@ -287,7 +292,7 @@ def forward(params: Params, x: Spec, w: Spec, out: Spec, bias: bool) -> Candidat
 
 
 def backward(params: Params, grad: Spec, x: Spec, w: Spec, outputs: Sequence[Spec]) -> Candidate:
-    """(grad, x, w) -> the gradients that the mask asks for."""
+    """Returns the candidate for (grad, x, w) -> the gradients that the mask asks for."""
     shape, results = Shape(params, x, w, grad), iter(outputs)
     by_x, by_w, _ = (next(results) if wanted else None for wanted in params["mask"])
     kernels: list[tuple[DepthwiseKernel, Sequence[str]]] = []

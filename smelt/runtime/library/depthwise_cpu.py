@@ -1,8 +1,8 @@
-"""The gradients of depthwise convolutions on the CPU: that of the weight by depthwise.c, the others by ATen.
+"""The gradients of depthwise convolutions on the CPU: the weight's by depthwise.c, the others by ATen.
 
 oneDNN's weight gradient, for images in channels-last memory, needs scratch memory of up to 256 times the weight: 12 MiB
-a call, where the whole training step of a small model takes 40. The native one needs next to none and is faster (see
-`convolution`).
+a call, where the whole training step of a small model takes 40. The native kernel needs almost no scratch memory and is
+faster (see `convolution`).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def fits(params: Mapping[str, Any], grad: Spec, x: Spec, w: Spec) -> bool:
 
 
 def last(image: Spec) -> Spec:
-    """The image converted to channels-last memory."""
+    """Returns the layout of the image in channels-last memory."""
     _, channels, height, width = image.shape
     return Spec(image.shape, (height * width * channels, 1, width * channels, channels), image.dtype)
 
 
 def weight_gradient(params: Mapping[str, Any], grad: Spec, x: Spec, out: Spec) -> Callable[..., torch.Tensor]:
-    """(grad, x) -> the weight gradient, for images in channels-last memory."""
+    """Returns a function (grad, x) -> the weight gradient, for images in channels-last memory."""
     numbers = (
         *x.shape[:2],
         *(*grad.shape[2:], grad.stride[0], *grad.stride[2:]),
@@ -54,10 +54,11 @@ def weight_gradient(params: Mapping[str, Any], grad: Spec, x: Spec, out: Spec) -
 
 
 def backward(params: Mapping[str, Any], grad: Spec, x: Spec, outputs: Sequence[Spec]) -> list[Candidate]:
-    """(grad, x, w) -> (x gradient, w gradient, bias gradient), None where the mask is False; it must be True for w.
+    """Returns the candidates for (grad, x, w) -> (x gradient, w gradient, bias gradient), None where the mask is False;
+    the mask must be True for w.
 
     In channels-last memory no alternative is as fast. From other layouts, the weight gradient is computed on converted
-    images; a second candidate also computes that of x on these.
+    images; a second candidate also computes the gradient of x on these.
     """
     geometry = *(params[name] for name in ("stride", "padding", "dilation")), False, params["output_padding"]
     mask, results = params["mask"], iter(outputs)

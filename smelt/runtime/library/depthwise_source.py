@@ -19,18 +19,19 @@ from dataclasses import dataclass
 from smelt.base.text import Writer
 
 NUMBERS = ("items", "groups", "rows", "columns", "height", "width", "units", "rn", "rh", "rw", "mn", "mh", "mw")
-"""Sizes that kernels take: `items`, the number of work items, of which each row of the image `made` has `groups` times
-`units` (of channels); its `rows` and `columns`, height and width of the image `read`, and the strides of both
-images."""
+"""Names of the sizes that kernels take: `items`, the number of work items, of which each row of the image `made` has
+`groups` times `units` (of channels); its `rows` and `columns`, height and width of the image `read`, and the strides of
+both images.
+"""
 
 
 @dataclass(frozen=True)
 class Window:
-    """The window of a kernel; pairs are (rows, columns).
+    """The window of a kernel; each pair is (rows, columns).
 
     Attributes:
-        multiplier: output channels for each input channel.
-        along: pixels in a row that a thread computes; a multiple of the stride for the input gradient.
+        multiplier: number of output channels for each input channel.
+        along: number of pixels in a row that a thread computes; a multiple of the stride for the input gradient.
     """
 
     size: tuple[int, int]
@@ -41,7 +42,8 @@ class Window:
     along: int = 4
 
     def by_position(self) -> dict[int, list[tuple[int, int]]]:
-        """Position in a row, counted from the first that the windows cover -> the window elements at that position.
+        """Returns the window elements at each position in a row, counted from the first position that the windows
+        cover.
 
         An element is a pair (index of the window among `along` adjacent windows, column in the window).
         """
@@ -49,7 +51,7 @@ class Window:
         return _sorted((t * stride + s * dilation, (t, s)) for t in range(self.along) for s in range(self.size[1]))
 
     def by_position_of_gradient(self) -> dict[int, list[tuple[int, int]]]:
-        """For the input gradient: index of a window -> the pixels that the window contains.
+        """For the input gradient: returns for each index of a window the pixels that the window contains.
 
         Windows are counted from the first of the group. A pixel is a pair (index among the `along` adjacent pixels, its
         column in the window).
@@ -60,16 +62,16 @@ class Window:
 
     @property
     def row_step(self) -> int:
-        """Distance between the rows of a window that fall on a given row of the image."""
+        """Returns the distance between the rows of a window that coincide with a given row of the image."""
         down = self.stride[0]
         return down if self.dilation[0] % down == 1 % down else 1
 
     def walk(self) -> tuple[int, list[tuple[int, list[tuple[int, int]]]]]:
-        """The order in which a walk down the rows of the result reads the rows of x, each once: (rows of a step,
-        meetings).
+        """Returns the order in which a walk down the rows of the result reads the rows of x, each once: (rows of a
+        step, meetings).
 
         A meeting is a row of x, counted from the first in the window of the current row, and the rows of windows that
-        fall on it: pairs of (row of the window, steps since the row of the result was current).
+        coincide with it: pairs of (row of the window, steps since the row of the result was current).
         """
         high, stride, dilation = self.size[0], self.stride[0], self.dilation[0]
         if dilation == 1:
@@ -79,12 +81,12 @@ class Window:
         return 1, [(r * dilation, [(r, 0)]) for r in range(high)]
 
     def num_registers(self) -> int:
-        """Numbers that a thread of the weight gradient keeps in registers for each channel."""
+        """Number of values that a thread of the weight gradient keeps in registers for each channel."""
         return self.size[0] * self.size[1] + (self.oldest + 1) * self.along + len(self.by_position())
 
     @property
     def oldest(self) -> int:
-        """Most steps of that walk between a row of the result and a row of x in its window."""
+        """Maximum number of steps of that walk between a row of the result and a row of x in its window."""
         return max(m for _, pairs in self.walk()[1] for _, m in pairs)
 
 
@@ -103,12 +105,12 @@ def _kernel(w: Writer, parameters: Sequence[str], constants: Sequence[str]) -> I
 
 
 def _position(w: Writer) -> None:
-    """Lines for group number p of the computed pixels: its image, row i, and group j of the row."""
+    """Write lines for group number p of the computed pixels: its image, row i, and group j of the row."""
     w("j = p % groups", "p = p // groups", "i = p % rows", "image = (p // rows).to(tl.int64)[:, None]")
 
 
 def _open_item(w: Writer, along: int) -> None:
-    """Lines that define the pixels and channels of a thread, with sums of 0."""
+    """Write lines that define the pixels and channels of a thread, with sums of 0."""
     w("e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)", "inside = e < items", "u = e % units", "p = e // units")
     _position(w)
     w("c = (u * V)[:, None] + tl.arange(0, V)[None, :]")
@@ -122,12 +124,12 @@ def _close_item(w: Writer, along: int) -> None:
 
 
 def _exists(along: int, t: int) -> str:
-    """Text: whether pixel t of a group is in the row."""
+    """Returns the text of a test of whether pixel t of a group is in the row."""
     return f"(j * {along} < columns - {t})"
 
 
 def _within(position: int) -> str:
-    """Text: whether a position, counted from `left`, is in the row that is read."""
+    """Returns the text of a test of whether a position, counted from `left`, is in the row that is read."""
     return f"(left >= {-position}) & (left < width - {position})"
 
 
@@ -136,7 +138,7 @@ def _load(w: Writer, position: int, mask: str) -> None:
 
 
 def _weights(w: Writer, wide: int, channels: int, which: int, guard: str = "") -> None:
-    """Lines that load row r of the window, for output channel number `which` of each input channel."""
+    """Write lines that load row r of the window, for output channel number `which` of each input channel."""
     own = "c" if channels == 1 else f"c * {channels} + {which}"
     w(f"taps = w + (r * {wide * channels} * units)[:, None] * V + {own}")
     for s in range(wide):
@@ -144,12 +146,14 @@ def _weights(w: Writer, wide: int, channels: int, which: int, guard: str = "") -
 
 
 def _of(channel: str, multiplier: int) -> str:
-    """Text of an output channel's input channel. It omits a division by 1, which would prevent wide loads."""
+    """Returns the text of an output channel's input channel. It omits a division by 1, which would prevent wide
+    loads.
+    """
     return channel if multiplier == 1 else f"{channel} // {multiplier}"
 
 
 def forward_source(window: Window, bias: bool) -> str:
-    """The source of the forward kernel: reads x, w and bias, computes the convolution."""
+    """Returns the source of the forward kernel, which reads x, w and bias and computes the convolution."""
     (high, wide), (down, right), (top, left) = window.size, window.stride, window.padding
     w = Writer()
     with _kernel(w, ("read", "w", "bias", "made", *NUMBERS), ("V", "BLOCK")):
@@ -172,7 +176,7 @@ def forward_source(window: Window, bias: bool) -> str:
 
 
 def input_source(window: Window) -> str:
-    """The source of the input gradient's kernel: reads the result's gradient and w."""
+    """Returns the source of the input gradient's kernel, which reads the result's gradient and w."""
     w = Writer()
     with _kernel(w, ("read", "w", "made", *NUMBERS), ("V", "BLOCK")):
         _open_item(w, window.along)
@@ -187,7 +191,7 @@ def input_source(window: Window) -> str:
 
 
 def _input_row(w: Writer, window: Window, which: int) -> None:
-    """Lines for row r of the window, number k of those that fall on the computed row."""
+    """Write lines for row r of the window, number k of the window's rows that coincide with the computed row."""
     (high, wide), down, step = window.size, window.stride[0], window.row_step
     rest = high % step > 0
     w(f"r = low % {step} + k * {step}", f"y = low - r * {window.dilation[0]}")
@@ -202,7 +206,8 @@ def _input_row(w: Writer, window: Window, which: int) -> None:
 
 
 def weight_source(window: Window) -> str:
-    """The source of the weight gradient's kernel: reads x and the result's gradient, computes partial sums.
+    """Returns the source of the weight gradient's kernel, which reads x and the result's gradient and computes partial
+    sums.
 
     Partial sums are `parts`[program, element of the window, channel]. A thread walks down the rows and keeps each row
     of the gradient that it has read for all rows of x in its windows.
@@ -237,7 +242,7 @@ def weight_source(window: Window) -> str:
 
 
 def _gradients(w: Writer, window: Window, m: int, row: str) -> None:
-    """Text of a row of the gradient, that of m steps ago."""
+    """Write lines with the text of a row of the gradient, the one of m steps ago."""
     w(f"there = inside & ({row} >= 0) & ({row} < rows)", f"row = line + ({row} * mh)[:, None] * V")
     for t in range(window.along):
         mask = f"(there & {_exists(window.along, t)})[:, None] & known"
@@ -245,7 +250,7 @@ def _gradients(w: Writer, window: Window, m: int, row: str) -> None:
 
 
 def _meet(w: Writer, window: Window, offset: int, pairs: Sequence[tuple[int, int]]) -> None:
-    """Lines that read a row of x and multiply it by the kept gradients; pixels in no window are not read."""
+    """Write lines that read a row of x and multiply it by the kept gradients; pixels in no window are not read."""
     oldest = max(m for _, m in pairs) * window.walk()[0]
     w(f"y = i * {window.stride[0]} + {offset - window.padding[0]}")
     w(f"there = inside & (y >= 0) & (y < height) & (i < rows + {oldest})")
@@ -256,7 +261,7 @@ def _meet(w: Writer, window: Window, offset: int, pairs: Sequence[tuple[int, int
 
 
 def sum_source(wide: int) -> str:
-    """The source of the kernel that adds partial sums: `parts` -> the weight gradient."""
+    """Returns the source of the kernel that adds partial sums, `parts`, to the weight gradient."""
     w = Writer()
     with _kernel(w, ("parts", "out", "count", "cells", "channels", "step", "down", "right"), ("PARTS", "CELLS")):
         w("k = tl.program_id(0) * CELLS + tl.arange(0, CELLS)", "total = tl.zeros([PARTS, CELLS], tl.float32)")

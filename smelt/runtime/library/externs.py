@@ -1,9 +1,9 @@
 """Operations that are not generated: `extern(name, params, inputs, outputs)` binds one to its best implementation.
 
 The host program calls the result between generated segments: `k(*tensors)` returns fresh tensors and
-`k.into(out, *tensors)` writes into a given one where `k.supports_out`. Implementations register per operation in
-`EXTERNS` (the modules that `smelt/runtime/__init__.py` imports); where an operation has several, the first call times
-them on its tensors (see `tune`). Programs run below autograd and autocast, so ATen calls dispatch directly to kernels.
+`k.into(out, *tensors)` writes into a given one where `k.supports_out`. Modules that `smelt/runtime/__init__.py` imports
+register implementations per operation in `EXTERNS`; if an operation has several, the first call times them on its
+tensors (see `tune`). Programs run below autograd and autocast, so ATen calls dispatch directly to kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from smelt.runtime.tuned import LIBRARY
 
 @dataclass(frozen=True)
 class Spec:
-    """Shape, stride (both in elements) and dtype of one operand or result."""
+    """Shape and stride (both in elements) and dtype of one operand or result."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -38,12 +38,12 @@ class Spec:
 
     @staticmethod
     def in_rows(shape: tuple[int, ...], dtype: torch.dtype) -> Spec:
-        """The spec of a contiguous tensor."""
+        """Returns the spec of a contiguous tensor."""
         return Spec(shape, tuple(math.prod(shape[d + 1 :]) for d in range(len(shape))), dtype)
 
     @staticmethod
     def of_channels_last(shape: tuple[int, ...], dtype: torch.dtype) -> Spec:
-        """The spec of images in channels-last memory."""
+        """Returns the spec of images in channels-last memory."""
         steps = (math.prod(shape[d + 1 :]) * shape[1] for d in range(2, len(shape)))
         return Spec(shape, (math.prod(shape[1:]), 1, *steps), dtype)
 
@@ -53,25 +53,27 @@ class Spec:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One implementation: `call(*tensors)` returns new results; `into(out, *tensors)`, if any, writes the only one."""
+    """One implementation: `call(*tensors)` returns new results; `into(out, *tensors)`, if any, writes the single result
+    into `out`.
+    """
 
     name: str
     call: Callable[..., Any]
     into: Callable[..., Any] | None = None
-    certain: bool = False  # whether it is known to be the best, without timing
+    certain: bool = False  # whether the candidate is known to be the best, without timing
 
 
 Factory = Callable[[Mapping[str, Any], "list[Spec | None]", list[Spec]], list[Candidate]]
 EXTERNS: dict[str, Factory] = {}
-"""Operation name -> the function that lists its candidates for given static parameters and operand metadata."""
+"""For each operation, the function that returns its candidates for given static parameters and operand metadata."""
 
 
 ON_DEVICE: set[str] = set()
-"""Operations whose factories get the program's device, if known, as `params["device"]`."""
+"""Names of the operations whose factories get the program's device, if known, as `params["device"]`."""
 
 
 MEASURED: set[str] = set()
-"""Operations on a GPU that have several candidates if `params["measured"]` is set."""
+"""Names of the operations that have several candidates on a GPU if `params["measured"]` is set."""
 
 
 def register(name: str, on_device: bool = False, measured: bool = False) -> Callable[[Factory], Factory]:
@@ -89,7 +91,9 @@ def register(name: str, on_device: bool = False, measured: bool = False) -> Call
 
 
 def spec_of(value: Any) -> Spec | None:
-    """A Spec of None, a Spec, a tensor, a (shape, stride, dtype) tuple, or any object with shape, stride and dtype."""
+    """Convert None, a Spec, a tensor, a (shape, stride, dtype) tuple, or an object with shape, stride and dtype to a
+    Spec (or None).
+    """
     match value:
         case None | Spec():
             return value
@@ -106,9 +110,9 @@ class ExternKernel:
     """An operation bound to static parameters and operand metadata.
 
     Attributes:
-        call: `call(*tensors)` -> a tensor, or a tuple for several results; same as calling the kernel itself.
-        into: `into(out, *tensors)` writes the single result into `out`; raises TypeError when not `supports_out`.
-        chosen: name of the implementation in use, None until the first call has decided.
+        call: `call(*tensors)` returns a tensor, or a tuple of several results, as a call of the kernel itself does.
+        into: `into(out, *tensors)` writes the single result into `out`; raises TypeError unless `supports_out`.
+        chosen: name of the implementation in use; None before the first call.
         reference: the fallback if a library refuses the call.
     """
 
@@ -154,7 +158,9 @@ class ExternKernel:
         return _conformed(result, self.outputs)
 
     def choose_for(self, form: str, operands: list[Any], outputs: list[Any]) -> str:
-        """The fastest implementation for operands like these, timed at the first call of a form ("call", "into")."""
+        """Returns the fastest implementation for operands like these, timed at the first call of a form ("call",
+        "into").
+        """
         if form == "into":
             into = {c.name: c.into or _copied_into(c.call) for c in self.candidates}
             return self._decide(form, into, (outputs[0], *operands))
@@ -173,11 +179,11 @@ class ExternKernel:
             return out.copy_(result)
 
     def _otherwise(self, error: RuntimeError, call: Callable[..., Any], tensors: tuple[Any, ...]) -> Any:
-        """(replacement of an implementation that has refused a call, its results): first the same on contiguous
-        operands, which some kernels require, then the reference.
+        """Replace an implementation that has refused a call: first by the same one on contiguous operands, which some
+        kernels require, then by the reference. Returns (the replacement, its results).
 
         Raises:
-            RuntimeError: the given error, if it is about the operands' values or nothing else works.
+            RuntimeError: the given error, if it is about the operands' values or no replacement works.
         """
         replacements = [Candidate(f"{self.chosen} on copies", _on_copies(call)), self.reference]
         for candidate in replacements if self.reference is not None and is_refused_call(error) else ():
@@ -223,17 +229,17 @@ def extern(
     """Bind operation `name`.
 
     Args:
-        name: a prim name in `EXTERNS`, or an ATen overload such as "aten.cumsum.default" whose `params` then hold
-            `args` and `kwargs` with `Slot(i)` where input i goes (see `fallback`).
+        name: a prim name in `EXTERNS`, or an ATen overload such as "aten.cumsum.default", whose `params` then contain
+            `args` and `kwargs` with `Slot(i)` in the position of input i (see `fallback`).
         params: the static parameters by name (those of the prim, without its tensors).
         inputs: metadata of the tensors that calls will pass, None for an absent optional one.
-        outputs: metadata of the results, which have exactly these strides.
-        only: name of an implementation to use whenever the operation has it (`options.gemm`).
+        outputs: metadata of the results, which get exactly these strides.
+        only: name of an implementation that is used if the operation has it (`options.gemm`).
         device: device of the program's tensors, for kernels that are built for it.
         clock: clock of a device on which candidates of operations in `MEASURED` are timed.
 
     Raises:
-        CompileError: no such operation.
+        CompileError: the operation does not exist.
     """
     specs, results = [spec_of(value) for value in inputs], [spec for value in outputs if (spec := spec_of(value))]
     clock = clock if name in MEASURED else None
@@ -247,7 +253,7 @@ def extern(
 
 
 def _factory(name: str) -> Factory:
-    """The function that makes the candidates of an operation."""
+    """Returns the function that makes the candidates of an operation."""
     factory = EXTERNS.get(name) or (EXTERNS["aten"] if name.count(".") == 2 else None)
     if factory is None:
         raise CompileError(f"no external kernel for {name!r}", hint=f"known: {', '.join(sorted(EXTERNS))}")
@@ -255,7 +261,7 @@ def _factory(name: str) -> Factory:
 
 
 def _more(name: str, device: torch.device | None, clock: Clock | None) -> dict[str, Any]:
-    """Arguments of a factory in addition to the operation's own parameters."""
+    """Returns the arguments of a factory in addition to the operation's own parameters."""
     more: dict[str, Any] = {"measured": True} if clock is not None else {}
     if name not in EXTERNS:
         return more | {"overload": name, "device": device}
@@ -271,7 +277,7 @@ def _bound(run: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[], 
 
 
 def _given_back(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call` for timing, without its result, whose memory is released before the next candidate.
+    """Returns `call` for timing, without its result, whose memory is released before the next candidate.
 
     Candidates use different allocators, which cannot share memory: the gradient of VGG-16's first linear layer would be
     in memory twice, 400 MiB above the program's peak.
@@ -315,7 +321,7 @@ def _conforming(call: Callable[..., Any], outputs: list[Spec]) -> Callable[..., 
 
 
 def _conformed(result: Any, outputs: list[Spec]) -> Any:
-    """Each result in the strides that its consumers were compiled for."""
+    """Returns each result in the strides for which its consumers were compiled."""
     if not isinstance(result, (tuple, list)):
         return _laid_out(result, outputs[0])
     wanted = iter(outputs)
@@ -323,12 +329,12 @@ def _conformed(result: Any, outputs: list[Spec]) -> Any:
 
 
 def empty_as(spec: Spec, device: torch.device) -> torch.Tensor:
-    """An uninitialised tensor of a spec."""
+    """Returns an uninitialised tensor of a spec."""
     return empty_strided(spec.shape, spec.stride, spec.dtype, None if device.type == "cpu" else device)
 
 
 def _laid_out(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """A tensor in these strides: itself, a view if only strides of dimensions of size 1 differ, or a copy.
+    """Returns a tensor in these strides: itself, a view if only strides of dimensions of size 1 differ, or a copy.
 
     Strides of such dimensions address no element but are visible: to kernels that choose a memory format, to DDP's
     comparison of a gradient with its bucket, to the user.

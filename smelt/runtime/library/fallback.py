@@ -39,7 +39,9 @@ def _only(bind: Callable[[Mapping[str, Any]], Call]) -> Callable[..., list[Candi
 
 
 def _attention(op: Call, tensors: Sequence[str]) -> Callable[[Mapping[str, Any]], Call]:
-    """The library's attention for CPUs. `tensors`: names of its operands, of which the bias may be missing."""
+    """Returns the factory of the library's attention for CPUs. `tensors`: names of its operands, of which the bias may
+    be missing.
+    """
     assert tensors[-1] == "bias"
     first = len(tensors) - 1
 
@@ -103,7 +105,9 @@ for _name, _bind in {
 
 @register("max_pool2d_backward")
 def max_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """(grad, indices) -> the gradient of the pooled tensor; the kernel reads only that tensor's shape and layout."""
+    """Returns the candidates for (grad, indices) -> the gradient of the pooled tensor; the kernel reads only that
+    tensor's shape and layout.
+    """
     windows = [params[n] for n in ("kernel", "stride", "padding", "dilation")]
     (out,), grad = outputs, inputs[0]
     assert grad is not None
@@ -116,17 +120,18 @@ def max_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], ou
 
 
 def _rounded_up(sizes: Any, counts: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> bool:
-    """The kernel's `ceil_mode` argument: whether the result has more windows than fit completely."""
+    """Returns the kernel's `ceil_mode` argument: whether the result has more windows than fit completely."""
     each = zip(sizes, counts, kernel, stride, padding, dilation, strict=True)
     return any((n + 2 * p - d * (k - 1) - 1) // s + 1 < count for n, count, k, s, p, d in each)
 
 
 @register("avg_pool2d_backward")
 def avg_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """grad -> the gradient of the pooled tensor; the kernel reads only that tensor's shape and layout.
+    """Returns the candidates for grad -> the gradient of the pooled tensor; the kernel reads only that tensor's shape
+    and layout.
 
     PyTorch's channels-last kernel on CUDA gives wrong numbers for overlapping windows (2.11: relative error 1 for
-    32x512x14x14, windows of 3, stride 2), so the other one runs there and its result is converted. Strides of
+    32x512x14x14, windows of 3, stride 2), so on CUDA the other kernel runs and its result is converted. Strides of
     dimensions of size 1 also decide which kernel runs.
     """
     names = ("kernel", "stride", "padding", "ceil", "count_padding", "divisor")
@@ -144,7 +149,9 @@ def avg_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], ou
 
 @register("aten")
 def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """Any ATen overload, `params["overload"]` = "aten.name.overload", with `args`/`kwargs` that hold Slots."""
+    """Returns the candidate for any ATen overload, `params["overload"]` = "aten.name.overload", with `args`/`kwargs`
+    that contain Slots.
+    """
     namespace, name, variant = params["overload"].split(".")
     try:
         op = getattr(getattr(getattr(torch.ops, namespace), name), variant)
@@ -175,11 +182,11 @@ def _shows_arguments(op: Any) -> bool:
 def _checked_against_fake(
     name: str, call: Call, inputs: list[Spec | None], outputs: list[Spec], devices: Sequence[str]
 ) -> Call:
-    """The same with a check that results have the shapes and types of the registered fake kernel, for which the rest of
-    the program was compiled.
+    """Returns `call` with a check that results have the shapes and types of the registered fake kernel, for which the
+    rest of the program was compiled.
 
     Raises:
-        WrongFake: (when called) they do not.
+        WrongFake: (when called) shapes or types differ.
     """
 
     def run(*tensors: Any) -> Any:
@@ -192,7 +199,7 @@ def _checked_against_fake(
 
 
 def _in_new_memory(call: Call) -> Call:
-    """The same with results in new memory: an operator of a user's library may return its arguments."""
+    """Returns `call` with results in new memory: an operator of a user's library may return its arguments."""
 
     def run(*tensors: Any) -> Any:
         result = call(*tensors)
@@ -213,7 +220,7 @@ def _in_new_memory(call: Call) -> Call:
 
 
 def _call_with(op: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-    """A function of the input tensors, generated as source once, so that calls do not substitute slots."""
+    """Returns a function of the input tensors, generated as source once, so that calls do not substitute slots."""
     constants: list[Any] = []
 
     def text(value: Any) -> str:

@@ -1,8 +1,9 @@
 """PyTorch's attention kernels on CUDA (flash, memory-efficient, cuDNN), without dropout.
 
-Forwards return (out, logsumexp of each row), backwards the gradients, as the prims `attention_*` specify. PyTorch chose
-one of the three when the graph was captured. Under max-autotune the others and our own `attention_tiled` are
-candidates, too: they differ only in the layout of the logsumexp, so forward and backward are chosen independently.
+Forwards return (out, logsumexp of each row), backwards return the gradients, as the prims `attention_*` specify.
+PyTorch chose one of the three kernels when the graph was captured. Under max-autotune the other kernels and smelt's
+`attention_tiled` are candidates, too: they differ only in the layout of the logsumexp, so forward and backward are
+chosen independently.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ aten = torch.ops.aten
 Params = Mapping[str, Any]
 Specs = list[Spec | None]
 Forward = Callable[..., tuple[Tensor, Tensor]]
-"""(q, k, v, bias) -> (out, logsumexp of each row)."""
+"""Function (q, k, v, bias) -> (out, logsumexp of each row)."""
 
 Backward = Callable[..., tuple[Tensor | None, ...]]
-"""(grad, q, k, v, bias, out, logsumexp) -> gradients by q, k, v."""
+"""Function (grad, q, k, v, bias, out, logsumexp) -> gradients of q, k, v and bias."""
 
 HALF = (torch.float16, torch.bfloat16)
 
 WIDEST = 128
-"""Largest head size that all kernels support."""
+"""Maximum head size that all kernels support."""
 
 
 def _no_numbers(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Unused seed and offset of dropout, on the device, so that there is no synchronising copy."""
+    """Returns unused seed and offset of dropout, on the device, so that there is no synchronising copy."""
     nothing = torch.empty((), dtype=torch.int64, device=x.device)
     return nothing, nothing
 
 
 def _repeated(bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
-    """The bias expanded to every batch, head and row, without copying."""
+    """Returns the bias expanded to every batch, head and row, without copying."""
     return None if bias is None else bias.expand(*q.shape[:3], k.shape[2])
 
 
@@ -119,7 +120,7 @@ BACKWARDS: dict[str, Callable[[Params], Backward]] = {
 
 
 def _stored(sums: Tensor, kind: str, rows: int) -> Tensor:
-    """The logsumexp, of shape (batch, heads, rows) and possibly more, in the layout of a kind of kernel."""
+    """Returns the logsumexp, of shape (batch, heads, rows) and possibly more, in the layout of a kind of kernel."""
     match ATTENTIONS[kind].sums:
         case Sums.ROWS:
             return sums.contiguous()
@@ -133,12 +134,14 @@ def _stored(sums: Tensor, kind: str, rows: int) -> Tensor:
 
 
 def _rows(sums: Tensor, kind: str, rows: int) -> Tensor:
-    """The logsumexp as (batch, heads, rows): the inverse of `_stored`."""
+    """Returns the logsumexp as (batch, heads, rows): the inverse of `_stored`."""
     return sums[..., 0] if ATTENTIONS[kind].sums is Sums.COLUMN else sums[..., :rows]
 
 
 def _others(kind: str, params: Params, q: Spec, k: Spec, v: Spec, bias: Spec | None) -> list[str]:
-    """Kinds of kernels that may replace this one: the same results, with errors of the same size."""
+    """Returns the kinds of kernels that may replace this one: their results are the same, with errors of the
+    same size.
+    """
     if not params.get("measured") or q.dtype not in HALF or params.get("mask", (False,))[-1]:
         return []
     alike = q.shape[:2] == k.shape[:2] and k.shape == v.shape and q.shape[3] == v.shape[3]
@@ -156,7 +159,7 @@ def _tiled_params(params: Params, **more: Any) -> dict[str, Any]:
 
 
 def _padded(q: Spec) -> Spec:
-    """The logsumexp in the layout of `attention_tiled`."""
+    """Returns the spec of the logsumexp in the layout of `attention_tiled`."""
     return Spec.in_rows((*q.shape[:2], padded(q.shape[2])), torch.float32)
 
 
@@ -198,7 +201,7 @@ ORDER = ("grad", "q", "k", "v", "bias", "out", "sums")
 
 
 def _in_order(kind: str, run: Backward) -> Callable[..., Any]:
-    """A backward as a function of the inputs in the order of a kind."""
+    """Returns a backward as a function of the inputs in the order of a kind."""
     names = ATTENTIONS[kind].gradients_of
     if names == ORDER:
         return run

@@ -1,4 +1,4 @@
-"""Matrix products: ATen (MKL here), oneDNN's linear, and smelt's own kernel (native/products/gemm.c), timed per shape.
+"""Matrix products: ATen (on CPUs MKL), oneDNN's linear, and smelt's kernel (native/products/gemm.c), timed per shape.
 
 On processors for which MKL has no tuned path (AMD), oneDNN and smelt's kernel run fp32 products at more than twice the
 speed of `torch.mm`. Smelt's kernel writes into a given tensor, takes any strides and needs no allocation.
@@ -28,32 +28,32 @@ typedef void (*smelt_sgemm)(const smelt_gemm *, const float *a, const float *b, 
 native/products/gemm.h. Call it outside parallel regions; strides count elements; bias may be NULL."""
 
 address = _native.sgemm_address
-"""The address of the native product, an `smelt_sgemm`."""
+"""Address of the native product, an `smelt_sgemm`."""
 
 
 @register("mm")
 def mm(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """a[m, k] @ b[k, n]."""
+    """Returns the candidates for a[m, k] @ b[k, n]."""
     a, b = _operands(inputs)
     return _candidates(a, b, outputs[0], torch.mm)
 
 
 @register("bmm")
 def bmm(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """a[batch, m, k] @ b[batch, k, n]."""
+    """Returns the candidates for a[batch, m, k] @ b[batch, k, n]."""
     a, b = _operands(inputs)
     return _candidates(a, b, outputs[0], torch.bmm)
 
 
 @register("addmm")
 def addmm(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """beta * x + alpha * a[m, k] @ b[k, n], given a, b and x."""
+    """Returns the candidates for beta * x + alpha * a[m, k] @ b[k, n], given a, b and x."""
     return [_with_term(torch.addmm, params)]
 
 
 @register("baddbmm")
 def baddbmm(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """beta * x + alpha * a[batch, m, k] @ b[batch, k, n], given a, b and x."""
+    """Returns the candidates for beta * x + alpha * a[batch, m, k] @ b[batch, k, n], given a, b and x."""
     return [_with_term(torch.baddbmm, params)]
 
 
@@ -101,7 +101,7 @@ def _onednn() -> Candidate:
 
 
 def _own(a: Spec, b: Spec, out: Spec, certain: bool) -> Candidate:
-    """The native kernel bound to these strides."""
+    """Returns the native kernel bound to these strides."""
     run = _native.Gemm(a.shape, a.stride, b.shape, b.stride, out.stride)
     make = fresh(out.shape, out.stride, out.dtype)
 

@@ -20,7 +20,9 @@ from smelt.runtime.library.externs import Candidate, Spec, empty_as
 
 
 def fits(params: Mapping[str, Any], x: Spec, w: Spec, out: Spec) -> bool:
-    """Whether windows of float32 cover each element of the image once, and the weight is in one of two orders."""
+    """Whether the windows of a float32 convolution cover each element of the image once, and the weight is in one of
+    two memory orders.
+    """
     size = w.shape[2:]
     plain = not params["transposed"] and params["groups"] == 1 and 1 < math.prod(size)
     plain = plain and tuple(params["stride"]) == size and not any(params["padding"])
@@ -31,7 +33,9 @@ def fits(params: Mapping[str, Any], x: Spec, w: Spec, out: Spec) -> bool:
 
 
 def _order(w: Spec) -> tuple[int, ...] | None:
-    """The weight's dimensions after the first in memory order: contiguous, or channels-last; None: another order."""
+    """Returns the weight's dimensions after the first in memory order (contiguous or channels-last); None for another
+    order.
+    """
     dims = tuple(range(1, len(w.shape)))
     for order in (dims, (*dims[1:], 1)):
         reach, fine = 1, True
@@ -48,7 +52,8 @@ class _Patches:
     """The image x as patches, and the weight w as a kernel of one element for these.
 
     Attributes:
-        spec: spec of the patches: (images, elements of a window, grid ...), with a window's elements contiguous.
+        spec: shape and strides of the patches: (images, elements of a window, grid ...), with a window's elements
+            contiguous.
         weight: spec of the weight as a kernel of one element.
     """
 
@@ -66,7 +71,7 @@ class _Patches:
         return _Patches(x, w, spec, Spec((w.shape[0], elements, *ones), (elements, 1, *ones), w.dtype))
 
     def windows(self, image: Tensor) -> Tensor:
-        """An image like x viewed as (images, grid ..., elements of a window in the order of the weight ...)."""
+        """Returns an image like x viewed as (images, grid ..., elements of a window in the order of the weight ...)."""
         batch, channel, *steps = image.stride()
         sizes, order = self.w.shape[2:], _order(self.w)
         assert order is not None
@@ -76,7 +81,7 @@ class _Patches:
         return image.as_strided(shape, (batch, *jumps, *(step for _, step in inner)), image.storage_offset())
 
     def elements(self, patches: Tensor) -> Tensor:
-        """Patches viewed in the same shape, which is the order of their memory."""
+        """Returns patches viewed in the shape of `windows`, which is the order of their memory."""
         order = _order(self.w)
         assert order is not None
         lead = (self.spec.shape[0], *self.spec.shape[2:])
@@ -88,12 +93,12 @@ class _Patches:
         return patches
 
     def flat(self, w: Tensor) -> Tensor:
-        """A tensor like the weight, viewed as the weight for patches."""
+        """Returns a tensor like the weight, viewed as the weight for patches."""
         return w.as_strided(self.weight.shape, self.weight.stride, w.storage_offset())
 
 
 def forward(x: Spec, w: Spec, out: Spec, bias: bool) -> Candidate | None:
-    """(x, w[, bias]) -> out."""
+    """Returns the candidate for (x, w[, bias]) -> out, or None."""
     patches = _Patches.of(x, w)
     inside = pointwise_convolution.forward(patches.spec, patches.weight, out, bias)
     after = bias and inside is None
@@ -117,7 +122,9 @@ def forward(x: Spec, w: Spec, out: Spec, bias: bool) -> Candidate | None:
 
 
 def backward(grad: Spec, x: Spec, w: Spec, mask: list[bool], outputs: Sequence[Spec]) -> Candidate | None:
-    """(grad, x, w) -> the gradients that the mask selects. Windows are in the order of the weight gradient."""
+    """Returns the candidate for (grad, x, w) -> the gradients that the mask selects, or None. Windows are in the order
+    of the weight gradient.
+    """
     results = iter(outputs)
     by_x, by_w, _ = (next(results) if wanted else None for wanted in mask)
     kernel = w if by_w is None else by_w

@@ -18,14 +18,16 @@ from smelt.runtime.memory import fresh
 
 
 def nonzero(tensor: torch.Tensor) -> torch.Tensor:
-    """Candidates for `torch.nonzero`, in its layout."""
+    """Returns the indices of nonzero elements, in the layout of `torch.nonzero`."""
     found = _native.nonzero(tensor) if memory.RECYCLING else None
     return torch.nonzero(tensor) if found is None else found
 
 
 @register("aten.nonzero_static.default", on_device=True)
 def nonzero_static(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """(tensor) -> the indices of its nonzero elements, one in each row of a result of fixed size."""
+    """Returns the candidates for (tensor) -> the indices of its nonzero elements, one in each row of a result of fixed
+    size.
+    """
     candidates = overload({**params, "overload": "aten.nonzero_static.default"}, inputs, outputs)
     device, (out,), (given,) = params["device"], outputs, inputs
     if params.get("args") != (Slot(0),) or given is None or (device is not None and device.type != "cpu"):

@@ -1,4 +1,4 @@
-"""Convolutions with a kernel of one element, which are matrix products, on smelt's kernel in any memory order.
+"""Convolutions with a kernel of one element, which are matrix products, by smelt's kernel in any memory order.
 
 With N images of C channels and P = height * width pixels, per image: result[K, P] = w[K, C] x[C, P]. When both sides
 let images and pixels merge into one dimension (channels last, or N = 1) it is one product over N * P pixels.
@@ -20,7 +20,7 @@ from smelt.runtime.memory import fresh
 
 @dataclass(frozen=True)
 class _Images:
-    """An activation as images x channels x pixels: sizes, then the strides of each, in elements."""
+    """An activation as images x channels x pixels: its sizes, then its strides, in elements."""
 
     count: int
     channels: int
@@ -35,7 +35,7 @@ class _Images:
 
 
 def _images(spec: Spec) -> _Images | None:
-    """The activation of a spec; None if the pixels of an image are not evenly spaced."""
+    """Returns the activation of a spec; None if the pixels of an image are not evenly spaced."""
     space, steps = spec.shape[2:], spec.stride[2:]
     pixel, reach = None, 1
     for size, step in reversed(list(zip(space, steps, strict=True))):
@@ -58,7 +58,7 @@ def fits(params: Mapping[str, Any], w: Spec, *others: Spec) -> bool:
 
 
 def forward(x: Spec, w: Spec, out: Spec, bias: bool) -> Candidate | None:
-    """The product for (x, w[, bias]) -> out; None if the bias is not along the product's columns."""
+    """Returns the product for (x, w[, bias]) -> out; None if the bias is not along the product's columns."""
     run = _product(x, (w.stride[1], w.stride[0]), w.shape[0], out)
     if run is None or (bias and not run.bias_along_columns):
         return None
@@ -74,7 +74,7 @@ def forward(x: Spec, w: Spec, out: Spec, bias: bool) -> Candidate | None:
 
 
 def backward(grad: Spec, x: Spec, w: Spec, mask: list[bool], outputs: list[Spec]) -> Candidate | None:
-    """The gradients that `mask` asks for."""
+    """Returns the candidate for the gradients that `mask` asks for, or None."""
     results = iter(outputs)
     steps: list[Callable[..., torch.Tensor] | None] = [None, None, None]
     if mask[0]:
@@ -96,12 +96,14 @@ def backward(grad: Spec, x: Spec, w: Spec, mask: list[bool], outputs: list[Spec]
 @dataclass(frozen=True)
 class _Product:
     kernel: Any
-    swapped: bool  # the weight comes first
+    swapped: bool  # whether the weight is the first factor
     bias_along_columns: bool
 
 
 def _product(x: Spec, weight: tuple[int, int], channels: int, out: Spec) -> _Product | None:
-    """x's channels times a weight with strides `weight` over (channels of x, channels of out)."""
+    """Returns the product of x's channels and a weight with strides `weight` over (channels of x, channels of out), or
+    None.
+    """
     source, target = _images(x), _images(out)
     if source is None or target is None:
         return None
@@ -135,7 +137,9 @@ def _input_gradient(grad: Spec, w: Spec, out: Spec) -> Callable[..., torch.Tenso
 
 
 def _weight_gradient(grad: Spec, x: Spec, out: Spec) -> Callable[..., torch.Tensor] | None:
-    """The weight gradient, a sum over pixels and images: one product, or one per image, accumulated."""
+    """Returns the weight gradient, a sum over pixels and images: one product, or one per image, accumulated. None if
+    neither is possible.
+    """
     g, source = _images(grad), _images(x)
     if g is None or source is None:
         return None

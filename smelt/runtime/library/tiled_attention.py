@@ -30,14 +30,14 @@ ALIGNED = 16
 """Alignment of wide loads in bytes, and the divisor of strides (in elements) that is declared to Triton."""
 
 SHORTEST = 16
-"""Shortest side of a product's operand, in elements."""
+"""Minimum side of a product's operand, in elements."""
 
 _POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int64: "*i64"}
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows and columns of a program's block of scores, its warps, and its pipeline stages."""
+    """Rows and columns of a program's block of scores, its number of warps, and its pipeline stages."""
 
     rows: int
     columns: int
@@ -67,7 +67,7 @@ hides that transposed operands of TF32 products pass through registers.
 
 
 class Sizes:
-    """Facts common to all kernels of a call: lengths, head sizes, layouts of operands."""
+    """Properties that all kernels of a call share: lengths, head sizes, layouts of operands."""
 
     def __init__(self, params: Params, q: Spec, k: Spec, v: Spec, bias: Spec | None) -> None:
         self.batch, self.heads, self.rows, self.width = q.shape
@@ -79,7 +79,7 @@ class Sizes:
         self.padded = padded(self.rows)
 
     def blocks(self, name: str) -> Blocks:
-        """The blocks of a kernel, reduced to the lengths."""
+        """Returns the blocks of a kernel, reduced to the lengths."""
         wide = max(self.width, self.width_v) > 64
         found = BLOCKS[name, self.dtype is torch.float32, wide]
         least = PADDED_ROWS if name == "forward" else SHORTEST  # the last block writes all padded rows of the logsumexp
@@ -100,24 +100,25 @@ class Sizes:
         return attention_source(name, self.scale, 1.0 - self.dropout, self.params["precision"])
 
     def numbers(self) -> dict[str, int]:
-        """Arguments of every kernel; the last is added to the seed."""
+        """Returns the arguments of every kernel; the last is added to the seed."""
         step = key_step(self.params["stream"]) if self.dropout else 0
         sizes = {"heads": self.heads, "rows": self.rows, "columns": self.columns, "padded": self.padded}
         return sizes | {"step": step}
 
 
 def _power(size: int, least: int = SHORTEST) -> int:
-    """The smallest power of two that is at least this number."""
+    """Returns the smallest power of two that is at least `size` and `least`."""
     return max(least, ceil_power(size))
 
 
 class AttentionKernel:
-    """One kernel with its arguments' layout: `kernel(device, tensors)` launches it on the current stream.
+    """One kernel with the layouts of its arguments: `kernel(device, tensors)` launches it on the current stream.
 
     Args:
-        operands: name -> layout of each pointer, in order; None: absent, another operand's pointer is passed.
-        laid_out: name of an operand -> letter of its strides; those of batch, head and row are arguments.
-        extra: constants of this kernel only.
+        operands: layout of each pointer by name, in order; None: the operand is absent, and another operand's pointer
+            is passed.
+        laid_out: letter of an operand's strides by its name; the strides of batch, head and row are arguments.
+        extra: constants that only this kernel has.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class AttentionKernel:
         return found
 
     def _steps(self) -> dict[str, int]:
-        """Strides along the last dimension, as constants; mostly 1."""
+        """Returns the strides along the last dimension, as constants; mostly 1."""
         found = {}
         for operand, letter in self.laid_out.items():
             spec = self.operands[operand]
@@ -155,7 +156,7 @@ class AttentionKernel:
         return found
 
     def source(self) -> KernelSource:
-        """The source of the kernel."""
+        """Returns the source of the kernel."""
         pointers = [(name, _POINTERS[self._stand_in(name, spec)]) for name, spec in self.operands.items()]
         integers = [(name, "i64" if self._is_long(name) else "i32") for name in self.numbers]
         divisible = [name for name, number in self.numbers.items() if number % ALIGNED == 0 and name != "step"]
@@ -194,13 +195,13 @@ class AttentionKernel:
 
 
 def _still(spec: Spec) -> tuple[int, ...]:
-    """Strides, 0 for dimensions of one element: unused strides must not cause another build."""
+    """Returns the strides, with 0 for dimensions of one element: unused strides must not cause another build."""
     pairs = enumerate(zip(spec.shape, spec.stride, strict=True))
     return tuple(0 if size == 1 and d < 3 else step for d, (size, step) in pairs)
 
 
 def forward_kernel(params: Params, inputs: Specs, outputs: Specs, blocks: Blocks | None = None) -> AttentionKernel:
-    """(q, k, v, bias, seed, out, sums)."""
+    """Returns the forward kernel, whose operands are q, k, v, bias, seed, out and sums."""
     q, k, v, bias, seed = inputs
     assert q is not None and k is not None and v is not None
     sizes = Sizes(params, q, k, v, bias)
@@ -223,7 +224,9 @@ def tiled(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]
 
 
 def rows_kernel(params: Params, inputs: Specs, results: Specs, blocks: Blocks | None = None) -> AttentionKernel:
-    """(grad, q, k, v, bias, seed, out, sums, deltas, dq, dbias)."""
+    """Returns the kernel that walks the columns, whose operands are grad, q, k, v, bias, seed, out, sums, deltas, dq
+    and dbias.
+    """
     grad, q, k, v, bias, out, sums, seed = inputs
     assert q is not None and k is not None and v is not None
     sizes = Sizes(params, q, k, v, bias)
@@ -235,7 +238,7 @@ def rows_kernel(params: Params, inputs: Specs, results: Specs, blocks: Blocks | 
 
 
 def columns_kernel(params: Params, inputs: Specs, results: Specs, blocks: Blocks | None = None) -> AttentionKernel:
-    """(grad, q, k, v, bias, seed, sums, deltas, dk, dv)."""
+    """Returns the kernel that walks the rows, whose operands are grad, q, k, v, bias, seed, sums, deltas, dk and dv."""
     grad, q, k, v, bias, _, sums, seed = inputs
     assert q is not None and k is not None and v is not None
     sizes = Sizes(params, q, k, v, bias)
@@ -246,12 +249,12 @@ def columns_kernel(params: Params, inputs: Specs, results: Specs, blocks: Blocks
 
 
 def _deltas(q: Spec) -> Spec:
-    """The spec of the sums of out * grad over each row."""
+    """Returns the spec of the sums of out * grad over each row."""
     return Spec.in_rows(q.shape[:3], torch.float32)
 
 
 def gradient_specs(params: Params, inputs: Specs, outputs: Sequence[Spec]) -> Specs:
-    """Layouts of the gradients of q, k, v and bias; the first three also if they are not requested."""
+    """Returns the layouts of the gradients of q, k, v and bias; the first three also if they are not requested."""
     wanted = iter(outputs)
     found = [next(wanted) if one else None for one in params["mask"]]
     for position, spec in enumerate(inputs[1:4]):

@@ -1,4 +1,4 @@
-"""Launches with pointers that are not multiples of 16: kernels that assume less, built at the first such call.
+"""Launches with pointers that are not multiples of 16, by kernels that assume less, built at the first such call.
 
 A kernel is built for the pointers that its source declares divisible by 16. Memory that the program allocates is; an
 input, a saved tensor, a constant, or a result of a library or a custom operator may begin at any element. Segments
@@ -19,29 +19,29 @@ from smelt.runtime.triton.plan import PlannedLaunch
 from smelt.runtime.triton.tune import Target
 
 Pointer = tuple[int, int]
-"""(slot, bytes): a pointer by its slot and its offset modulo a word, which decides its alignment."""
+"""(slot, bytes): a pointer, given by its slot and its offset modulo a word, which determine its alignment."""
 
 BuildVariant = Callable[[KernelSource, PlannedLaunch], Build]
-"""Begins to build another source for a launch's configuration."""
+"""Function that begins to build another source for a launch's configuration."""
 
 
 def relied_on(launch: PlannedLaunch) -> dict[str, Pointer]:
-    """The pointers that a kernel requires to be multiples of 16, by parameter."""
+    """Returns the pointers that a kernel requires to be multiples of 16, by parameter."""
     return {name: _in_word(argument) for name, argument in _pointers(launch) if name in launch.source.divisible}
 
 
 def pointers_of(launches: Sequence[PlannedLaunch]) -> tuple[Pointer, ...]:
-    """The pointers required by all of these launches, each once."""
+    """Returns the pointers that any of these launches requires to be aligned, each once."""
     return tuple(dict.fromkeys(pointer for launch in launches for pointer in relied_on(launch).values()))
 
 
 def moved_names(launch: PlannedLaunch, moved: Collection[Pointer]) -> list[str]:
-    """Parameters required to be multiples of 16 whose pointers are among these unaligned ones."""
+    """Returns the parameters required to be multiples of 16 whose pointers are among these unaligned ones."""
     return [name for name, pointer in relied_on(launch).items() if pointer in moved]
 
 
 def moved_in(table: Table, launch: PlannedLaunch) -> list[str]:
-    """Parameters required to be multiples of 16 that are not in this table."""
+    """Returns the parameters required to be multiples of 16 that are not multiples of 16 in this table."""
     return [name for name, (slot, byte) in relied_on(launch).items() if (table.get(slot) + byte) % ALIGNMENT]
 
 
@@ -73,8 +73,8 @@ class Variants:
     """The plans of a segment for calls with pointers that are not multiples of 16.
 
     Args:
-        chosen: its launches with the configuration of each, and their kernels for aligned pointers.
-        ahead: begins to build the variants that other segments will need for this table.
+        chosen: the segment's launches in their chosen configurations, with their kernels for aligned pointers.
+        ahead: function that begins to build the variants that other segments will need for this table.
     """
 
     def __init__(
@@ -88,17 +88,19 @@ class Variants:
         self.pointers = pointers_of([launch for launch, _ in chosen])
 
     def prepared(self, launched: bool = False) -> _native.Prepared:
-        """The result of `prepare` for a segment: the plan for aligned pointers, and the maker of other plans."""
+        """Returns the result of `prepare` for a segment: the plan for aligned pointers, and the maker of other
+        plans.
+        """
         plan = tuple(self.target.plan(launch, build) for launch, build in self.chosen)
         return plan, launched, self.pointers, self
 
     def segment(self) -> _native.Segment:
-        """A segment that launches these for any alignment of pointers."""
+        """Returns a segment that launches these kernels for any alignment of pointers."""
         return _native.Segment(self.target.driver, self.target.ordinal, self.target.stream, lambda _: self.prepared())
 
     def __call__(self, positions: tuple[int, ...], table: Table) -> _native.Moved | None:
-        """(the plan for calls in which pointers at these positions may be unaligned, whether it has already run for
-        this table); None if such calls are handled elsewhere.
+        """Returns (the plan for calls in which pointers at these positions may be unaligned, whether it has already run
+        for this table); None if such calls are handled elsewhere.
 
         Raises:
             CompileError: a kernel is refused.
@@ -106,7 +108,9 @@ class Variants:
         return self.plan(self.begun(positions, table)), False
 
     def begun(self, positions: tuple[int, ...], table: Table) -> list[tuple[PlannedLaunch, Build]]:
-        """The launches with kernels that do not require these pointers to be aligned; all begin to build at once."""
+        """Returns the launches with kernels that do not require these pointers to be aligned; all of them begin to
+        build at once.
+        """
         moved = {self.pointers[position] for position in positions}
         made = []
         for launch, build in self.chosen:
@@ -121,10 +125,10 @@ class Variants:
         return made
 
     def plan(self, made: Sequence[tuple[PlannedLaunch, Build]]) -> tuple[_native.LaunchPlan, ...]:
-        """The plan, with its kernels loaded.
+        """Returns the plan, with its kernels loaded.
 
         Raises:
-            CompileError: one is refused.
+            CompileError: a kernel is refused.
         """
         return tuple(self.target.plan(launch, build) for launch, build in made)
 

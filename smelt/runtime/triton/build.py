@@ -39,10 +39,10 @@ class Build:
         self.cubin: Cubin | None = None
 
     def result(self) -> Cubin:
-        """The kernel; waits until it is built.
+        """Wait until the kernel is built, and return it.
 
         Raises:
-            BuildError: Triton refused it; the message contains Triton's.
+            BuildError: Triton refused the kernel; the message contains Triton's message.
         """
         if self.cubin is None:
             head, image = self.reply.result()
@@ -63,7 +63,7 @@ def build(source: KernelSource, config: Config, arch: int) -> Build:
         arch: compute capability, 90 for 9.0.
 
     Raises:
-        BuildError: there is no Triton.
+        BuildError: Triton is not installed.
     """
     key = _key(source, config, arch)
     with _lock:
@@ -74,7 +74,7 @@ def build(source: KernelSource, config: Config, arch: int) -> Build:
 
 
 def start() -> None:
-    """Let a process import Triton, because kernels will follow."""
+    """Start a process that imports Triton, because kernels will follow."""
     triton_identity()
     pool().start()
 
@@ -87,10 +87,10 @@ def forget() -> None:
 
 @functools.cache
 def triton_identity() -> str:
-    """The version of Triton, without importing it, and the size of its compiler.
+    """Returns the version of Triton, without importing it, and the size of its compiler.
 
     Raises:
-        BuildError: there is none.
+        BuildError: Triton is not installed.
     """
     try:
         found = importlib.util.find_spec("triton")
@@ -117,7 +117,9 @@ def _key(source: KernelSource, config: Config, arch: int) -> str:
 
 
 def _ptxas() -> str:
-    """The configured assembler that replaces Triton's own: path, size and time; empty if there is none."""
+    """Describe the configured assembler that replaces Triton's own: path, size and time; empty if none is
+    configured.
+    """
     path = environment().ptxas
     if path is None:
         return ""
@@ -141,7 +143,7 @@ def _begin(key: str, source: KernelSource, config: Config, arch: int) -> Future[
 
 
 def request(source: KernelSource, config: Config, arch: int) -> dict[str, Any]:
-    """The request for a worker."""
+    """Returns the request for a worker."""
     return {
         "source": source.source,
         "signature": source.signature,

@@ -1,8 +1,7 @@
-"""Finds in a kernel's text which pointers it reads and writes: timing may rerun it only if it does not read what it
-changes.
+"""Finds the pointers that a kernel's text reads and writes: timing may rerun it if it does not read what it changes.
 
-Each name has the set of parameters that it was computed from, regardless of order; a result of `tl.load` is no pointer.
-The sets may be too large, never too small.
+For each name, the set of parameters from which it was computed is collected, regardless of the order of statements; a
+result of `tl.load` is no pointer. The sets may be too large, never too small.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class Effects(NamedTuple):
 
 @functools.lru_cache(256)
 def kernel_effects(source: str) -> Effects:
-    """The effects of the function `kernel` of a module."""
+    """Returns the effects of the function `kernel` of a module."""
     functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
     return _Function("kernel", functions, ()).effects()
 
@@ -87,7 +86,7 @@ class _Function:
             self.inline(node, node.func.id)
 
     def inline(self, node: ast.Call, name: str) -> None:
-        """The effects of a call of a function of the module, in terms of its arguments."""
+        """Returns the effects of a call of a function of the module, in terms of its arguments."""
         given = [self.origins_of(value) for value in node.args]
         named = {keyword.arg: self.origins_of(keyword.value) for keyword in node.keywords}
         if not any(given) and not any(named.values()):
@@ -105,7 +104,7 @@ class _Function:
 
 
 def _operation(node: ast.Call) -> str:
-    """The name of an operation of Triton's language, else an empty string."""
+    """Returns the name of an operation of Triton's language, or an empty string."""
     function = node.func
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "tl":
         return function.attr

@@ -1,4 +1,4 @@
-"""CUDA's device library for Triton's interpreter, which has none: the same functions through NumPy and SciPy."""
+"""CUDA's device library for Triton's interpreter, which lacks it: the same functions by NumPy and SciPy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from smelt.runtime.triton.worker import triton_module
 
 
 def _special(name: str) -> Callable[..., Any]:
-    """A function of SciPy, imported at the first call, since only the interpreter needs it."""
+    """Returns a function of SciPy, which is imported at the first call, since only the interpreter needs it."""
 
     def call(*operands: Any) -> Any:
         return getattr(importlib.import_module("scipy.special"), name)(*operands)
@@ -22,7 +22,7 @@ def _special(name: str) -> Callable[..., Any]:
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
-    """A fused multiply-add: in twice the width the product is exact."""
+    """A fused multiply-add, which is exact because the product is computed in twice the width."""
     return (np.multiply(a, b, dtype=np.float64) + c).astype(np.float32)
 
 
@@ -34,7 +34,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "exp": np.exp,
     "exp2": np.exp2,
     "fast_dividef": np.divide,
-    "fma": _fma,  # of float32
+    "fma": _fma,  # for float32
     "erfc": _special("erfc"),
     "erfinv": _special("erfinv"),
     "lgamma": _special("gammaln"),

@@ -1,8 +1,8 @@
 """Runs launches of Triton kernels without a GPU, by Triton's interpreter over the memory of CPU tensors.
 
-For tests. The interpreter works on raw addresses; it is given the table's pointers, so nothing is copied and views into
-the arena work as on a device. Types come from the signature, as in a compiled kernel: an argument declared "i64" is
-one, whatever its value.
+It is used in tests. The interpreter works on raw addresses; it is given the table's pointers, so nothing is copied and
+views into the arena work as on a device. Types come from the signature, as in a compiled kernel: an argument declared
+"i64" has 64 bits, whatever its value.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _lock = new_lock()  # the interpreter keeps the position in the grid in a global
 
 
 class InterpretedSegment:
-    """A run of kernels: `segment(table)`."""
+    """A run of kernels as a function `segment(table)`."""
 
     def __init__(self, launches: Sequence[PlannedLaunch]) -> None:
         self.launches = list(launches)
@@ -69,7 +69,7 @@ def _function(source: KernelSource) -> Any:
 
 @functools.cache
 def _executor() -> Any:
-    """Triton's executor of grids without its copies of arguments, as nothing is on another device."""
+    """Returns Triton's executor of grids without its copies of arguments, as all memory is on the same device."""
     _mend_products()
     _mend_rounding()
     _mend_lengths()
@@ -87,7 +87,8 @@ def _executor() -> Any:
 def _mend_products() -> None:
     """Make products use the values of bfloat16 factors: the interpreter would multiply their bits as integers.
 
-    It multiplies float32 as float32, whatever `input_precision` is, and does not accept all values of that.
+    The interpreter multiplies float32 as float32, whatever `input_precision` is, and does not accept all values of that
+    argument.
     """
     interpreter, language = triton_module("runtime.interpreter"), triton_module("language")
     builder, plain = interpreter.InterpreterBuilder, interpreter.InterpreterBuilder.create_dot
@@ -134,14 +135,14 @@ def _mend_lengths() -> None:
 
 
 def _rounded(x: Any) -> Any:
-    """The bits of float32 values rounded to bfloat16, ties to even."""
+    """Returns the bits of float32 values rounded to bfloat16, ties to even."""
     bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
     nearest = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     return np.where(np.isnan(x), 0x7FC0, nearest).astype(np.uint16)
 
 
 def _widened(bits: Any) -> Any:
-    """The float32 values of bfloat16's bits."""
+    """Returns the float32 values of bfloat16's bits."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 

@@ -41,16 +41,16 @@ class Kernels:
     """The kernels of a program.
 
     Args:
-        sources: the kernels, which begin to build at once.
+        sources: sources of the kernels, which begin to build at once.
         device: a CUDA device; a CPU under TRITON_INTERPRET=1.
         library: the driver.
-        stream: number of a device -> address of its current stream.
-        clock: times candidates.
-        measured: whether products use the library where that is faster.
-        seconds: the second way of each kernel, None if it has none.
+        stream: function from the number of a device to the address of its current stream.
+        clock: the clock that times candidates.
+        measured: whether products use the library if that is faster.
+        seconds: the second way of each kernel, or None.
 
     Raises:
-        BuildError: no Triton, no driver.
+        BuildError: Triton or the driver was not found.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class Kernels:
                 self.build(kernel, 0)
 
     def segment(self, launches: Sequence[Launch]) -> Segment:
-        """A segment: runs these launches when it is called with a table.
+        """Returns a segment that runs these launches when it is called with a table.
 
         Raises:
-            CompileError: a launch that no GPU can run.
+            CompileError: no GPU can run one of the launches.
         """
         launches = _launched(launches)
         planned = [self._planned(launch) for launch in launches]
@@ -104,10 +104,11 @@ class Kernels:
         after: Sequence[Launch],
         templates: Sequence[tuple[Sequence[Launch], Launch]],
     ) -> Callable[..., object]:
-        """Computes a matrix product with its prologues and epilogue: `product(table, out, *factors)`.
+        """Returns a function that computes a matrix product with its prologues and epilogue:
+        `product(table, out, *factors)`.
 
         Args:
-            library: the product by itself.
+            library: the library's call for the product alone.
             before, after: launches around the library's call.
             templates: alternatives, each the launch of a kernel that computes the product, after the launches that it
                 needs.
@@ -120,7 +121,7 @@ class Kernels:
         return Product(self, self.target, library, _launched(before), _launched(after), whole, self.measured)
 
     def planned(self, launch: Launch) -> list[PlannedLaunch]:
-        """The launch with each configuration of its kernel, without those whose grid is too large."""
+        """Returns the launch with each configuration of its kernel, except those whose grid is too large."""
         kernel, extents, arguments = launch
         source = self.sources[kernel]
         found = []
@@ -130,18 +131,18 @@ class Kernels:
         return found
 
     def choice(self, launch: Launch) -> Choice:
-        """The candidates of a launch."""
+        """Returns the candidates of a launch."""
         assert self.target is not None
         return self._choice(launch[0], self._planned(launch), self.target)
 
     def _planned(self, launch: Launch) -> list[PlannedLaunch]:
-        """The launch with each configuration of its kernel."""
+        """Returns the launch with each configuration of its kernel."""
         kernel, extents, arguments = launch
         source = self.sources[kernel]
         return [plan_launch(source, config, extents, arguments) for config in source.configs]
 
     def _choice(self, kernel: int, launches: list[PlannedLaunch], target: Target) -> Choice:
-        """The candidates of a launch, which begin to build; only the winner if that is known."""
+        """Returns the candidates of a launch, which begin to build; only the winner if that is known."""
         key, numbers = "", range(len(launches))
         if len(launches) > 1:
             key = choice_key(launches, target.clock)
@@ -150,7 +151,7 @@ class Kernels:
         return Choice(tuple(launches[n] for n in numbers), tuple(self.build(kernel, n) for n in numbers), key)
 
     def build(self, kernel: int, config: int) -> Build:
-        """A kernel in one of its configurations; begins to build it."""
+        """Begin to build a kernel in one of its configurations."""
         known = self.builds.get((kernel, config))
         if known is None:
             source = self.sources[kernel]
@@ -158,7 +159,7 @@ class Kernels:
         return known
 
     def variant(self, source: KernelSource, launch: PlannedLaunch) -> Build:
-        """A variant of a launch's kernel with another source; begins to build it."""
+        """Begin to build a variant of a launch's kernel with another source."""
         key = source.source, source.divisible, launch.config
         if key not in self.variants:
             self.variants.add(key)
@@ -168,13 +169,14 @@ class Kernels:
 
 
 def _launched(launches: Sequence[Launch]) -> list[Launch]:
-    """The launches without those of empty grids."""
+    """Returns the launches without those of empty grids."""
     return [launch for launch in launches if all(number for number, _ in launch[1])]
 
 
 class _Preparation:
-    """Makes the plan of a segment at its first call, launch by launch: each may be timed on the results of those
-    before, and a refused kernel is replaced by the next way."""
+    """Makes the plan of a segment at its first call, launch by launch: each may be timed on the results of earlier
+    launches, and a refused kernel is replaced by its next alternative.
+    """
 
     def __init__(
         self,
@@ -204,10 +206,10 @@ class _Preparation:
         return None
 
     def launch(self, number: int, table: Table, known: tuple[PlannedLaunch, Build] | None = None) -> LaunchOrStep:
-        """Launch a kernel in the first way that is not refused.
+        """Launch a kernel by its first alternative that is not refused.
 
         Args:
-            known: the first way to try, if it is known already.
+            known: the first alternative to try, if it is already known.
         """
         refusal: Exception | None = None
         name = f"kernel {self.choices[number].launches[0].source.name!r}"
@@ -235,7 +237,7 @@ class _Preparation:
     def _makers(
         self, number: int, table: Table, known: tuple[PlannedLaunch, Build] | None
     ) -> Iterator[Callable[[], tuple[PlannedLaunch, Build]]]:
-        """Makers of a launch with its kernel: first the fastest configuration, then simpler ones."""
+        """Yields functions that make a launch with its kernel: first the fastest configuration, then simpler ones."""
         choice = self.choices[number]
 
         def wanted() -> tuple[PlannedLaunch, Build]:
@@ -254,7 +256,7 @@ class _Preparation:
             yield partial(built, config)
 
     def in_steps(self, numbers: Sequence[int], all_prepared: Sequence[LaunchOrStep]) -> list[Callable[[Table], object]]:
-        """The steps of a segment: runs of kernels, and the ways that replace refused ones."""
+        """Returns the steps of a segment: runs of kernels, and the alternatives that replace refused kernels."""
         steps: list[Callable[[Table], object]] = []
         run: list[tuple[PlannedLaunch, Build]] = []
         of_run: list[int] = []
@@ -272,8 +274,8 @@ class _Preparation:
 
 
 class _OfSegment(Variants):
-    """For pointers that are not multiples of 16, makes the launches one by one, as in the first call: each in the first
-    way that is not refused.
+    """Makes the launches for pointers that are not multiples of 16 one by one, as in the first call: each by its first
+    alternative that is not refused.
 
     Args:
         numbers: numbers of these launches in the preparation.

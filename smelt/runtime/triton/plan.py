@@ -1,4 +1,4 @@
-"""Launches of generated kernels as data: which kernel, how large a grid, which arguments."""
+"""Launches of generated kernels as data: the kernel, the size of the grid, and the arguments."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from smelt.abi.kernel_source import Config, KernelSource
 from smelt.base.errors import CompileError
 
 Extent = tuple[int, str | None]
-"""(elements along one dimension of the grid, name of the constant for elements of a program; None: one)."""
+"""(number of elements along one dimension of the grid, name of the constant for the elements of a program, or None: one
+element).
+"""
 
 Argument = tuple[int, int] | int
-"""(slot, bytes): the pointer table.slots[slot] + bytes; or an integer."""
+"""(slot, bytes), which means the pointer table.slots[slot] + bytes; or an integer."""
 
 Launch = tuple[int, Sequence[Extent], Sequence[Argument]]
 """(index of the kernel, up to three extents, arguments in the order of the signature)."""
@@ -30,7 +32,7 @@ class PlannedLaunch:
     arguments: tuple[Argument, ...]
 
     def sizes(self) -> list[int]:
-        """The sizes among the arguments, on which the kernel's time depends."""
+        """Returns the sizes among the arguments, on which the kernel's time depends."""
         pairs = zip(self.source.signature, self.arguments, strict=True)
         return [value for (name, _), value in pairs if isinstance(value, int) and name.startswith("z")]
 
@@ -38,7 +40,7 @@ class PlannedLaunch:
 def plan_launch(
     source: KernelSource, config: Config, extents: Sequence[Extent], arguments: Sequence[Argument]
 ) -> PlannedLaunch:
-    """The complete launch.
+    """Returns the complete launch.
 
     Raises:
         CompileError: the grid is larger than a GPU allows, or arguments do not match the signature.

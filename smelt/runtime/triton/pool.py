@@ -27,9 +27,9 @@ from smelt.runtime.triton.worker import Reply
 
 MOST_WORKERS = 32
 IDLE_S = 60.0
-"""Seconds after which an idle worker ends."""
+"""Number of seconds after which an idle worker ends."""
 _START_S = 120.0
-"""Seconds without an answer after which a server counts as failed."""
+"""Timeout in seconds for an answer of a server, after which it is treated as failed."""
 
 _TOO_LONG = "it was not built within {:g} s; SMELT_BUILD_TIMEOUT_S allows more"
 
@@ -69,7 +69,7 @@ atexit.register(_at_exit)
 
 
 class NoServer(Exception):
-    """No process could be started."""
+    """Raised when no process could be started."""
 
 
 class Pool:
@@ -79,7 +79,7 @@ class Pool:
         self.most = workers
         self.lock, self.here = new_lock(), new_lock()
         self.hopeless = False
-        # the longest first, so that the last worker is not left with a long one; equal ones in order of submission
+        # long jobs first, so that the last worker is not left with a long one; equal jobs in order of submission
         self.jobs: queue.PriorityQueue[tuple[int, int, tuple[dict[str, Any], Future[Reply]] | None]]
         self.jobs, self.numbers = queue.PriorityQueue(), itertools.count()
         self.pending = self.threads = 0
@@ -113,7 +113,7 @@ class Pool:
             folder.close()
 
     def submit(self, request: dict[str, Any]) -> Future[Reply]:
-        """A future of `worker.compile_kernel`'s answer to the request."""
+        """Returns a future of the answer of `worker.compile_kernel` to the request."""
         self.start()
         future: Future[Reply] = Future()
         with self.lock:
@@ -141,7 +141,7 @@ class Pool:
             request, future = job
             try:
                 worker, reply = self._answer(worker, request)
-            except BaseException as error:  # the future's owner must see the error
+            except BaseException as error:  # the owner of the future must see the error
                 worker, reply = None, ({"error": f"{type(error).__name__}: {error}"}, b"")
             with self.lock:
                 self.pending -= 1
@@ -150,8 +150,9 @@ class Pool:
             worker.close()
 
     def _answer(self, worker: _Worker | None, request: dict[str, Any]) -> tuple[_Worker | None, Reply]:
-        """The worker's answer. After a crash a second worker retries: memory may have run out, an idle worker been
-        killed."""
+        """Returns the worker and its answer. After a crash a second worker retries: memory may have run out, or an idle
+        worker may have been killed.
+        """
         log = ""
         for _ in range(2):
             try:
@@ -162,7 +163,7 @@ class Pool:
             try:
                 return worker, worker.ask(request)
             except TimeoutError:
-                worker.close()  # which ends it
+                worker.close()  # closing also ends the worker
                 return None, ({"error": _TOO_LONG.format(worker.limit_s)}, b"")
             except (EOFError, OSError):
                 log = worker.log()
@@ -171,7 +172,7 @@ class Pool:
         return None, ({"error": "the compiler's process died, twice", "log": log}, b"")
 
     def _new_worker(self) -> _Worker:
-        """A worker of the server, or of a second server if the first is gone; a third is not tried."""
+        """Returns a worker of the server, or of a second server if the first is gone; a third server is not tried."""
         for _ in range(2):
             with self.lock:
                 if self.hopeless:
@@ -204,7 +205,8 @@ class _Server:
         if not command:
             return
         ours, theirs = socket.socketpair()
-        path = os.pathsep.join(entry for entry in sys.path if entry)  # the same Triton as here
+        # the same installation of Triton as in this process
+        path = os.pathsep.join(entry for entry in sys.path if entry)
         variables = {**os.environ, "PYTHONPATH": path, "TRITON_DISABLE_LINE_INFO": "1"}
         if folder is not None:
             variables["TMPDIR"] = str(folder)
@@ -226,10 +228,10 @@ class _Server:
         self.control = ours
 
     def worker(self) -> _Worker:
-        """A new worker.
+        """Returns a new worker.
 
         Raises:
-            NoServer, EOFError, OSError: there is no process, or it died.
+            NoServer, EOFError, OSError: no process was started, or it died.
         """
         with self.lock:
             if self.control is None:

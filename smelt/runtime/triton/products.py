@@ -4,8 +4,8 @@
     product0(table, out, a, b)
 
 The first call times these alternatives on its own arguments, over copies of memory that they change, and runs the
-fastest; the choice is kept in the store. Templates that do not build, or need more than the device has, are no
-candidates. While a stream is recorded, or if some memory is too large to copy, the library is used and the choice
+fastest; the choice is kept in the store. Templates that do not build, or need more resources than the device has, are
+no candidates. While a stream is recorded, or if some memory is too large to copy, the library is used and the choice is
 postponed. The library also computes calls with pointers that are not multiples of 16, since a template would read such
 a factor element by element.
 """
@@ -39,7 +39,7 @@ _tuner: Tuner[str] = Tuner("triton-product", tie=1.0, close=KERNEL_TIMING.templa
 forget = _tuner.forget
 
 Run = Callable[..., None]
-"""`run(table, out, *factors)`."""
+"""A function `run(table, out, *factors)`."""
 
 
 class Library(Protocol):
@@ -53,19 +53,19 @@ class Maker(Protocol):
     """The interface that makes launches of the program's kernels (`Kernels`)."""
 
     def segment(self, launches: Sequence[Launch]) -> Callable[[Table], object]:
-        """A segment that runs these launches."""
+        """Returns a segment that runs these launches."""
 
     def planned(self, launch: Launch) -> list[PlannedLaunch]:
-        """The launch with each configuration of its kernel, without those whose grid is too large."""
+        """Returns the launch with each configuration of its kernel, except those whose grid is too large."""
 
     def choice(self, launch: Launch) -> Choice:
-        """The candidates of a launch."""
+        """Returns the candidates of a launch."""
 
     def build(self, kernel: int, config: int) -> Build:
-        """A kernel with one of its configurations, which begins to build."""
+        """Begin to build a kernel with one of its configurations."""
 
     def variant(self, source: KernelSource, launch: PlannedLaunch) -> Build:
-        """Another source of a launch's kernel, which begins to build."""
+        """Begin to build another source of a launch's kernel."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Template:
 
 @dataclass(frozen=True)
 class Implementation:
-    """One configuration of a template. `name`: its key in the store."""
+    """One configuration of a template. `name`: the name of this choice in the store."""
 
     name: str
     template: Template
@@ -87,7 +87,7 @@ class Implementation:
 
 
 class Product:
-    """`product(table, out, *factors)`.
+    """A product with its prologues and epilogue as a function `product(table, out, *factors)`.
 
     Args:
         measured: whether the library is a candidate; otherwise the first template that runs is used.
@@ -119,7 +119,7 @@ class Product:
             self.run(table, out, *factors)
 
     def _implementations(self, planned: Sequence[Sequence[PlannedLaunch]], known: str | None) -> list[Implementation]:
-        """The configurations of the templates, which begin to build; at most one if the best is known."""
+        """Returns the configurations of the templates, which begin to build; at most one if the best is known."""
         implementations = []
         for number, (template, launches) in enumerate(zip(self.templates, planned, strict=True)):
             for launch in launches:
@@ -155,7 +155,7 @@ class Product:
             self.run(table, out, *factors)
 
     def _chosen(self, table: Table, out: torch.Tensor, factors: Sequence[torch.Tensor]) -> str:
-        """The name of the chosen alternative; the library if a kernel of the others is refused."""
+        """Returns the name of the chosen alternative; the library's name if a kernel of the others is refused."""
         try:
             return self._measured(table, out, factors) if self.measured else self._first()
         except Exception as error:
@@ -178,7 +178,7 @@ class Product:
         return self.by_library
 
     def _moved(self, table: Table) -> bool:
-        """Whether a pointer of a template is not a multiple of 16."""
+        """Whether a pointer that a template requires to be aligned is not a multiple of 16."""
         return any(
             moved_in(table, implementation.launch)
             for implementation in {
@@ -187,7 +187,9 @@ class Product:
         )
 
     def _template(self, implementation: Implementation, table: Table) -> Run:
-        """The launch of a template; the library if a template known from the store does not run any more."""
+        """Returns the launch of a template, or the library's call if a template known from the store does not run any
+        more.
+        """
         chosen = []
         try:
             for choice in map(self.maker.choice, implementation.template.before):
@@ -207,7 +209,7 @@ class Product:
         return run
 
     def _runnable(self) -> tuple[dict[str, _native.LaunchPlan], list[str]]:
-        """(plans of the alternatives that build and fit the device, reasons why others do not)."""
+        """Returns (plans of the alternatives that build and fit the device, reasons why others do not)."""
         plans: dict[str, _native.LaunchPlan] = {}
         notes: list[str] = []
         for implementation in self.implementations:
@@ -218,10 +220,10 @@ class Product:
         return plans, notes
 
     def _first(self) -> str:
-        """The first template that runs.
+        """Returns the name of the first template that runs.
 
         Raises:
-            CompileError: none does.
+            CompileError: no template runs.
         """
         plans, notes = self._runnable()
         if not plans:
@@ -233,7 +235,7 @@ class Product:
         return next(iter(plans))
 
     def _measured(self, table: Table, out: torch.Tensor, factors: Sequence[torch.Tensor]) -> str:
-        """The name of the fastest alternative."""
+        """Returns the name of the fastest alternative."""
         plans, notes = self._runnable()
         copies = self._stand_ins(table)
         if not plans or copies is None:
@@ -248,7 +250,7 @@ class Product:
         times = race(self.target.clock, makers)
         del kept
         if not times:
-            return LIBRARY  # the library raises the error
+            return LIBRARY  # the library then raises the error
         least = min(times.values())
         winner = _tuner.fastest(times) if _tuner.is_behind(times.get(LIBRARY, least), least) else LIBRARY
         record = {"operation": self.library.operation, "seconds": times, "dropped": notes}
@@ -262,8 +264,9 @@ class Product:
         return tuple(with_stand_ins(plan, replaced) for plan in chosen)
 
     def _stand_ins(self, table: Table) -> tuple[dict[Argument, int], list[Any]] | None:
-        """Addresses of copies, by pointer, of memory that some alternative reads and writes; None: too large to
-        copy."""
+        """Returns addresses of copies, by pointer, of memory that an alternative reads and writes; None if it is too
+        large to copy.
+        """
         launches = [self.maker.choice(launch).launches[0] for launch in (*self.before, *self.after)]
         launches += {
             id(implementation.template): implementation.launch for implementation in self.implementations
@@ -312,8 +315,9 @@ class Product:
 
 
 class _OfTemplate(Variants):
-    """For pointers of a template that are not multiples of 16: the library, if alternatives are measured or the
-    template's variant is refused."""
+    """Handles pointers of a template that are not multiples of 16: the library is called if alternatives are measured
+    or the template's variant is refused.
+    """
 
     def __init__(self, product: Product, chosen: Sequence[tuple[PlannedLaunch, Build]]) -> None:
         super().__init__(product.target, chosen, product.maker.variant)
@@ -332,10 +336,10 @@ class _OfTemplate(Variants):
 
 
 def product_key(library: Library, planned: Sequence[Sequence[PlannedLaunch]], device: str, measured: bool) -> str:
-    """The key of the choice in the store: the kernels with their sizes, the library, and the device.
+    """Returns the key of the choice in the store: the kernels with their sizes, the library, and the device.
 
-    Sizes that are arguments count by their magnitude, so that programs with changing sizes share choices of similar
-    ones.
+    Sizes that are arguments are rounded to their magnitude, so that programs with changing sizes share choices for
+    similar sizes.
     """
     components = [library.operation if not planned or not _symbolic(planned) else "", device, str(measured)]
     for launches in planned:

@@ -1,8 +1,8 @@
-"""The ways that replace a refused kernel: simpler configurations, then PyTorch's operators.
+"""The alternatives that replace a refused kernel: simpler configurations, then PyTorch's operators.
 
 Triton may refuse to build a kernel, the driver to load it, the device to launch it. Then simpler configurations are
-tried, and after these the second way that codegen supplies with each kernel: its values by PyTorch's operators, over
-the same memory (codegen/triton/second_way.py).
+tried, and after these the second way that codegen supplies with each kernel: it computes the same values by PyTorch's
+operators, over the same memory (codegen/triton/second_way.py).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from smelt.runtime.triton.plan import Argument
 
 Memory = Callable[[int, tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 SecondWay = Callable[[Memory, Sequence[int], Sequence[int]], None]
-"""`second(memory, addresses of buffers, other arguments)`."""
+"""Function `second(memory, addresses of buffers, other arguments)`."""
 
 
 def simpler(config: Config) -> Iterator[Config]:
-    """Configurations with lower requirements, for a kernel that is correct for any blocks that divide these.
+    """Yields configurations with lower requirements, for a kernel that is correct for any blocks that divide these.
 
     Blocks of whole rows are not reduced.
     """
@@ -45,7 +45,7 @@ def simpler(config: Config) -> Iterator[Config]:
 
 
 def by_operators(second: SecondWay, arguments: Sequence[Argument], device: torch.device) -> Callable[[Table], None]:
-    """The second way of one launch as a step of its segment."""
+    """Returns the second way of one launch as a step of its segment."""
     pointers = [a for a in arguments if isinstance(a, tuple)]
     numbers = [a for a in arguments if not isinstance(a, tuple)]
     memory = memory_of(device)
@@ -57,7 +57,7 @@ def by_operators(second: SecondWay, arguments: Sequence[Argument], device: torch
 
 
 def memory_of(device: torch.device) -> Memory:
-    """A function that makes tensors of addresses on a device; they do not own the memory."""
+    """Returns a function that makes tensors at addresses on a device; they do not own the memory."""
 
     def tensor(address: int, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         size = extent(shape, stride) * dtype.itemsize

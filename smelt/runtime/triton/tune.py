@@ -1,8 +1,8 @@
 """Finds the fastest configuration of a kernel: timed on the arguments of its first call, then kept in the store.
 
 A launch with one configuration is never timed. Candidates run interleaved, many launches between two events. Memory
-that a kernel both reads and writes is replaced by a copy, so that timing changes nothing that the program sees. So is
-memory that is not aligned to 16 bytes, so that candidates are timed as they run with aligned memory.
+that a kernel both reads and writes is replaced by a copy, so that timing changes nothing that the program sees. Memory
+that is not aligned to 16 bytes is also replaced by a copy, so that candidates are timed with aligned memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from smelt.runtime.tuned import KERNEL_TIMING
 from smelt.runtime.tuner import Tuner
 
 _TELLS = re.compile(r"\bm_refuse\((\w+),")
-"""The parameter through which a kernel reports a failed check before it traps."""
+"""Pattern of the parameter through which a kernel reports a failed check before it traps."""
 
 K = TypeVar("K")
 
@@ -36,10 +36,10 @@ class Clock(tune.Clock, Protocol):
     """The interface of a device for timing."""
 
     def bytes_from(self, address: int) -> int | None:
-        """Bytes from an address to the end of its allocation; None if unknown."""
+        """Returns the bytes from an address to the end of its allocation; None if unknown."""
 
     def copy(self, address: int, size: int) -> tuple[int, Any]:
-        """(address of a copy, owner of the copy's memory)."""
+        """Returns (address of a copy, owner of the copy's memory)."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Target:
     clock: Clock
 
     def segment(self, plan: tuple[_native.LaunchPlan, ...]) -> _native.Segment:
-        """A segment that launches this plan."""
+        """Returns a segment that launches this plan."""
         return _native.Segment(self.driver, self.ordinal, self.stream, lambda _: (plan, False))
 
     def plan(self, launch: PlannedLaunch, build: Build) -> _native.LaunchPlan:
-        """A launch in the form that C takes, with its kernel loaded."""
+        """Returns a launch in the form that C takes, with its kernel loaded."""
         cubin = build.result()
         address = load(self.driver, self.ordinal, cubin).address
         grid, arguments = launch.grid, launch.arguments
@@ -73,7 +73,7 @@ class Choice:
 
 
 def choice_key(launches: Sequence[PlannedLaunch], clock: Clock) -> str:
-    """The key of the choice in the store: the kernel, its candidates, sizes, and the device."""
+    """Returns the key of the choice in the store: the kernel, its candidates, sizes, and the device."""
     source = launches[0].source
     sizes = launches[0].sizes()
     grids = [launch.grid for launch in launches]
@@ -82,7 +82,7 @@ def choice_key(launches: Sequence[PlannedLaunch], clock: Clock) -> str:
 
 
 def remembered(key: str, source: KernelSource) -> int | None:
-    """The number of the winning configuration, from memory or the store; None if unknown."""
+    """Returns the number of the winning configuration, from memory or the store; None if unknown."""
     return _tuner.remembered(key, lambda winner: 0 <= winner < len(source.configs))
 
 
@@ -90,16 +90,16 @@ forget = _tuner.forget
 
 
 def choose(target: Target, choice: Choice, table: Table) -> _native.LaunchPlan:
-    """The fastest candidate, in the form that C takes."""
+    """Returns the fastest candidate, in the form that C takes."""
     number = fastest(target, choice, table)
     return target.plan(choice.launches[number], choice.builds[number])
 
 
 def fastest(target: Target, choice: Choice, table: Table) -> int:
-    """The number of the fastest candidate, with this table's pointers.
+    """Returns the number of the fastest candidate, with this table's pointers.
 
     Raises:
-        CompileError: none can run on this device.
+        CompileError: no candidate can run on this device.
     """
     if len(choice.launches) == 1:  # the only one, or an earlier winner
         return 0
@@ -123,7 +123,7 @@ def fastest(target: Target, choice: Choice, table: Table) -> int:
 
 
 def _runnable(target: Target, choice: Choice) -> dict[int, _native.LaunchPlan]:
-    """The candidates that build and fit the device, by number."""
+    """Returns the candidates that build and fit the device, by number."""
     plans: dict[int, _native.LaunchPlan] = {}
     reasons: list[str] = []
     for number, (launch, build) in enumerate(zip(choice.launches, choice.builds, strict=True)):
@@ -139,10 +139,10 @@ def _runnable(target: Target, choice: Choice) -> dict[int, _native.LaunchPlan]:
 
 
 def stand_ins(clock: Clock, launch: PlannedLaunch, table: Table) -> tuple[dict[Argument, int], list[Any]] | None:
-    """Addresses of copies, by pointer, of memory that the launch reads and writes or that is not aligned; None: too
-    large.
+    """Returns addresses of copies, by pointer, of memory that the launch reads and writes or that is not aligned; None
+    if it is too large.
 
-    A kernel that checks values gets no memory for its report: while it is timed it may read arbitrary values.
+    A kernel that checks values gets no memory for its report, because it may read arbitrary values while it is timed.
     """
     tells = set(_TELLS.findall(launch.source.source))
     effects = kernel_effects(launch.source.source)
@@ -171,7 +171,7 @@ def stand_ins(clock: Clock, launch: PlannedLaunch, table: Table) -> tuple[dict[A
 
 
 def with_stand_ins(plan: _native.LaunchPlan, replaced: dict[Argument, int]) -> _native.LaunchPlan:
-    """The launch with these addresses in place of its pointers."""
+    """Returns the launch with these addresses in place of its pointers."""
     name, function, grid, threads, shared, arguments, appended = plan
     return name, function, grid, threads, shared, tuple(_replace(a, replaced) for a in arguments), appended
 
@@ -181,7 +181,7 @@ def _replace(argument: Argument, replaced: dict[Argument, int]) -> Argument:
 
 
 def _measure(target: Target, plans: dict[int, _native.LaunchPlan], table: Table) -> dict[int, float]:
-    """Seconds of a launch of each candidate that the driver does not refuse."""
+    """Returns the seconds of a launch of each candidate that the driver does not refuse."""
 
     def maker(plan: _native.LaunchPlan) -> Maker:
         def launches(count: int) -> Callable[[], object]:
@@ -194,11 +194,13 @@ def _measure(target: Target, plans: dict[int, _native.LaunchPlan], table: Table)
 
 
 Maker = Callable[[int], Callable[[], object]]
-"""Number of runs -> a function that runs a candidate that often."""
+"""Function from a number of runs to a function that runs a candidate that many times."""
 
 
 def race(clock: Clock, makers: Mapping[K, Maker]) -> dict[K, float]:
-    """Seconds of each candidate that the driver does not refuse, measured in turns; slow ones drop out early."""
+    """Returns the seconds of each candidate that the driver does not refuse, measured in turns; slow candidates drop
+    out early.
+    """
     times: dict[K, float] = {}
     runs: dict[K, tuple[Callable[[], object], int]] = {}
     for name, make in makers.items():
@@ -207,7 +209,7 @@ def race(clock: Clock, makers: Mapping[K, Maker]) -> dict[K, float]:
             once()
             seconds = clock.time(once)
         except _native.CudaError as error:
-            if error.code not in (1, 2, 701):  # it needs more than the device has; another candidate may fit
+            if error.code not in (1, 2, 701):  # the candidate needs more resources than the device has; another may fit
                 raise
             continue
         count = max(1, min(KERNEL_TIMING.max_launches, int(KERNEL_TIMING.window_s / max(seconds, 1e-9))))

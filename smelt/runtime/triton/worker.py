@@ -2,11 +2,11 @@
 
 It imports neither smelt nor torch. Started with the number of a socket, it imports Triton once and then forks a worker
 for each pair of descriptors (a connection, a log) that arrives on that socket: a fork answers within 0.03 s where
-importing Triton takes 0.4 s. A worker answers requests until its connection closes, which is also how everything here
-ends when the process that started it dies.
+importing Triton takes 0.4 s. A worker answers requests until its connection closes, as it does when the process that
+started it dies.
 
 Messages are a header of two lengths, JSON and bytes. Kernels are driven through Triton's stages directly: `compile`
-would first hash all of Triton, half a second or more in each process, for a cache that is not ours.
+would first hash all of Triton, half a second or more in each process, for a cache that smelt does not use.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def receive(connection: socket.socket) -> Reply:
     """Read one message.
 
     Raises:
-        EOFError: the other side is gone.
+        EOFError: the other side has closed the connection.
     """
     text, body = _HEADER.unpack(_exactly(connection, _HEADER.size))
     return json.loads(_exactly(connection, text)), _exactly(connection, body)
@@ -66,7 +66,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def triton_module(name: str) -> Any:
-    """A module of Triton, an optional package that takes 0.4 s to import."""
+    """Import a module of Triton, an optional package that takes 0.4 s to import."""
     return importlib.import_module(f"triton.{name}")
 
 
@@ -78,7 +78,7 @@ def compile_kernel(request: dict[str, Any]) -> Reply:
             `contract`, `flushes` and `arch` (90 for compute capability 9.0).
 
     Returns:
-        The facts that a launch needs, and the cubin; {"error": text} if Triton refused.
+        The facts that a launch needs, and the cubin; {"error": text} if Triton refused the kernel.
     """
     output = io.StringIO()
     try:
@@ -93,7 +93,7 @@ def compile_kernel(request: dict[str, Any]) -> Reply:
 
 
 def _stages(request: dict[str, Any]) -> Stages:
-    """Metadata and the text (bytes for the cubin) after each of Triton's stages."""
+    """Returns the metadata and the text (bytes for the cubin) after each of Triton's stages."""
     compiler = triton_module("compiler.compiler")
     source = _ast_source(request)
     target = triton_module("backends.compiler").GPUTarget("cuda", request["arch"], 32)
@@ -110,7 +110,7 @@ def _stages(request: dict[str, Any]) -> Stages:
         code, modules = backend.get_codegen_implementation(options), backend.get_module_map()
         make_ir = source.make_ir
     except (AttributeError, TypeError):
-        return _compiled(compiler, source, target, wanted)  # a Triton with other internals
+        return _compiled(compiler, source, target, wanted)  # this version of Triton has other internals
     metadata: dict[str, Any] = {"hash": "", "target": target, **options.__dict__}
     module = make_ir(target, options, code, modules, context)
     results: dict[str, Any] = {}
@@ -123,7 +123,7 @@ def _stages(request: dict[str, Any]) -> Stages:
 
 
 def unpacked(ptx: str) -> str:
-    """PTX without those instructions on two packed 16-bit numbers that ptxas assembles wrongly.
+    """Returns the PTX without those instructions on two packed 16-bit numbers that ptxas assembles wrongly.
 
     LLVM packs additions of small indices. If the other half is not read, ptxas 12.8 drops the constant of such an
     addition: a kernel that pads then silently reads the element before its row. Two scalar instructions replace it.
@@ -250,7 +250,7 @@ def _end_with(connection: socket.socket) -> None:
 
 
 def log_tail(log: int) -> str:
-    """The last lines of a log."""
+    """Returns the last lines of a log."""
     size = os.fstat(log).st_size
     return os.pread(log, _LOG_BYTES, max(0, size - _LOG_BYTES)).decode(errors="replace").strip()
 
@@ -263,7 +263,8 @@ def _serve(control: socket.socket) -> None:
         send(control, {"error": f"{type(error).__name__}: {error}"})
         return
     send(control, {})
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+    # finished children are reaped automatically, so that no zombies remain
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 2)
         if not message:
@@ -284,5 +285,5 @@ def _serve(control: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, with which this process ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; this process ends with it
     _serve(socket.socket(fileno=int(sys.argv[1])))
