@@ -1,1 +1,1 @@
-"""Measures eager, torch.compile and smelt side by side: cold start, steps, memory, accuracy."""
+"""Measures eager, torch.compile and smelt on the same models: cold start, step time, memory, accuracy."""

@@ -103,8 +103,8 @@ def _past_bad_luck(judge_seed: Callable[[Settings], Verdict], settings: Settings
 def _judge_seed(workload: Workload, settings: Settings, prepare: Prepare) -> Verdict:
     """Returns the verdict for one seed.
 
-    Batch statistics over few samples can make training chaotic: one activation that changes its sign moves every
-    gradient by some thousandths, in eager too. Where eager is that noisy, gradients in eval mode are judged as well.
+    Batch statistics over few samples can make training chaotic: one activation that changes its sign changes all
+    gradients by some thousandths, also in eager. If eager is that noisy, gradients in eval mode are judged as well.
     """
     verdict = _judge_mode_of_seed(workload, settings, prepare, settings.train)
     if verdict.ok and settings.train and max(verdict.noise, workload.noise) > NOISY[settings.precision]:

@@ -39,8 +39,8 @@ RIVAL_MODES: dict[str, dict[str, Any]] = {
     "max-autotune": {"max_autotune": True, "triton.cudagraphs": True, "coordinate_descent_tuning": True},
     "max-autotune-no-cudagraphs": {"max_autotune": True, "coordinate_descent_tuning": True},
 }
-"""Options that stand for torch.compile's modes: it accepts a mode or options, not both
-(`torch._inductor.list_mode_options`).
+"""Options equivalent to the modes of torch.compile, which accepts either a mode or options (see
+`torch._inductor.list_mode_options`).
 """
 
 

@@ -1,4 +1,4 @@
-"""The terminal's view of a running benchmark: the rows so far, the current measurement, the remaining time."""
+"""The terminal's view of a running benchmark: the complete rows, the current measurement, the remaining time."""
 
 from __future__ import annotations
 

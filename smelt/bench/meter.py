@@ -17,7 +17,7 @@ from smelt.base.errors import OptionError
 from smelt.bench.memory import peak_mb, reset_peak, tensors_mb
 
 CYCLES = 2e9
-"""Clock rate of a GPU in cycles per second, rounded up: converts a delay in seconds to cycles."""
+"""An upper estimate of a GPU's clock rate in cycles per second, which converts a delay in seconds to cycles."""
 
 
 class Meter:

@@ -43,18 +43,22 @@ class Result:
     """The figures of one contender in a row. Figures that were not measured, or failed, are None; `error` has the
     reason.
 
-    cold_s: seconds from the built model to the end of the first step, in a fresh process with empty caches: import of
-        the compiler, `compile()`, and one whole step. warm_s: the same in a second process that keeps the caches. step:
-        seconds of one step, interleaved with the other contenders in one process. peak_mb: peak resident memory (MiB)
-        of a fresh process over its whole life, with the caches of the cold start; on a GPU, the peak of memory that
-        torch's allocator handed out. steady_peak_mb: the same from the second step on (a replayed CUDA graph allocates
-        nothing, so that only peak_mb counts its memory). reserved_mb: the largest memory that the allocator had taken
-        from a GPU. tensors_mb: the largest memory of tensors in a later step, parameters and gradients included,
-        without other memory of the process. counts: values that the compiler counted: `graphs`, `breaks`,
-        `break_reasons` (times by reason), `ops` captured, `fallbacks` (frames that ran in eager because of a compiler
-        error), `extern_ops` (number of calls by ATen operator that the compiled program leaves to torch), `eager_ops`
-        (number of calls by operator that torch makes in one step, see `Stepper.eager_operators`), `compile_s` and
-        `stage_s` (seconds by stage).
+    Attributes:
+        cold_s: seconds from the built model to the end of the first step, in a fresh process with empty caches: import
+            of the compiler, `compile()`, and one whole step.
+        warm_s: the seconds of such a start in a second process, with the caches of the first.
+        step: seconds of one step, measured alternately with the other contenders in one process.
+        peak_mb: peak resident memory (MiB) of a fresh process, with the caches of the cold start; on a GPU, the peak of
+            the memory that torch's allocator has allocated to tensors.
+        steady_peak_mb: the peak from the second step on (a replayed CUDA graph allocates nothing, so its memory is only
+            counted in peak_mb).
+        reserved_mb: the largest memory (MiB) that torch's allocator has taken from a GPU.
+        tensors_mb: the largest memory (MiB) of tensors in a later step, with parameters and gradients, but without
+            other memory of the process.
+        counts: numbers from the compiler: `graphs`, `breaks`, `break_reasons` (occurrences by reason), captured `ops`,
+            `fallbacks` (frames that ran in eager because of a compiler error), `extern_ops` (calls by ATen operator
+            that the compiled program leaves to torch), `eager_ops` (calls by operator that torch makes in one step,
+            see `Stepper.eager_operators`), `compile_s` and `stage_s` (seconds by stage).
     """
 
     contender: str
@@ -81,9 +85,11 @@ class Result:
 class Row:
     """The results of all contenders on one model under one setting.
 
-    optimizer: the optimizer of a training step; `none`: only forward and backward. side_by_side: number of contenders
-    that started at the same time. Above 1, starts of a row disturbed each other. dropout: treatment of dropout in the
-    comparison: `none` (the model has none), `off`, or `eager_rng` (the same random numbers as eager).
+    Attributes:
+        optimizer: the optimizer of a training step; `none`: only forward and backward.
+        side_by_side: number of contenders that started at the same time. Above 1, their starts disturbed each other.
+        dropout: treatment of dropout in the comparison: `none` (the model has none), `off`, or `eager_rng` (the same
+            random numbers as eager).
     """
 
     model: str

@@ -1,11 +1,11 @@
-"""Int8 graphs and training on microcontrollers: a model or a file in, one C99 program out that infers and trains.
+"""Int8 inference and training on microcontrollers: from a model or a file to one C99 program that does both.
 
-The path, a module each:
+The modules in the order of the flow:
 
     model -> `quantize` or `models.load` -> `graph.Int8Graph` -> `step` (the joint graph) -> `plan` (one static arena)
           -> `render_c` (C99); `simulate` computes the same bits in torch, `host` builds and runs the C on this machine
 
-What the modules agree on:
+Conventions of all modules:
 
 - **Layout.** Activations are (height, width, channels), or (features,); images are batches of them, int8. Weights of a
   convolution are (outputs, kernel height, kernel width, inputs), of a depthwise one (kernel height, kernel width,
@@ -16,19 +16,19 @@ What the modules agree on:
   plus zero.
 - **Layers** are the convolutions and hidden linear layers of a graph, counted from 0 in the order of execution:
   `graph.layers`. The classifier is not one of them, and always trains.
-- **A scheme** says what trains: `scheme.biases`, the number of last layers whose biases do, and `scheme.weights`, the
-  ratio of input channels for some layers; `graph.updated_channels(inputs, ratio)` counts them. `step.StepOptions`
-  says how.
-- **Programs.** `program.Program` is what both `infer` and `train_step` are before they are C: calls of kernels in
-  order, and values with their bytes. `plan.lay_out` gives each value its place.
+- **A scheme** selects the parameters that train: `scheme.biases` is the number of last layers whose biases train,
+  `scheme.weights` the ratio of trained input channels for some layers; `graph.updated_channels(inputs, ratio)` is
+  their number. `step.StepOptions` describes the updates.
+- **Programs.** `program.Program` represents `infer` or `train_step` before C is rendered: calls of kernels in order,
+  and values with their sizes in bytes. `plan.lay_out` assigns each value an offset in the arena.
 - **C.** `render_c.render(...)` returns texts by file name: `model.c`, `model.h`, `tiny_kernels.h`. They need a C99
   compiler, no library. `model.h` declares
 
-      int8_t *model_input(void);                  where the image goes: MODEL_INPUT_BYTES
-      const float *model_logits(void);            MODEL_CLASSES numbers, of the last call
-      int infer(void);                            the class
-      float train_step(int label, float rate);    the loss before the update; as infer, it writes over the image
-      extern struct model_trained model_trained;  all that trains, and the count of steps: what a checkpoint saves
+      int8_t *model_input(void);                  the buffer of the image, MODEL_INPUT_BYTES
+      const float *model_logits(void);            the MODEL_CLASSES logits of the last call
+      int infer(void);                            returns the class; overwrites the image
+      float train_step(int label, float rate);    returns the loss before the update; overwrites the image
+      extern struct model_trained model_trained;  trained parameters and number of steps, for checkpoints
       MODEL_ARENA_BYTES, MODEL_TRAINED_BYTES, MODEL_FLASH_BYTES
 """
 

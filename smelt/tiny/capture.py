@@ -26,8 +26,8 @@ class Captured:
 
     Attributes:
         graph: functional ATen operators; its first placeholder is the image batch, the others are parameters.
-        held: placeholder -> its parameter, for each placeholder but the first.
-        ranges: the least and the greatest value of each node over the calibration data.
+        held: placeholder -> its parameter, for all placeholders but the first.
+        ranges: node -> its minimum and maximum over the calibration data.
     """
 
     graph: fx.GraphModule

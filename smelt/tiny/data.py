@@ -1,4 +1,4 @@
-"""Labelled images for training: Fashion-MNIST as Debian installs it, and checks of images of one's own."""
+"""Labelled images for training: Fashion-MNIST as Debian installs it, and checks of the user's images."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Images:
         """The images of the given classes, whose labels become their positions in `classes`.
 
         Raises:
-            DataError: there is no such class, or it has no image.
+            DataError: a class does not exist or has no image.
         """
         chosen = list(classes)
         if not chosen or not set(chosen) <= set(self.labels.tolist()):
@@ -81,7 +81,7 @@ class Images:
         """`count` images drawn without repetition, the same for the same seed.
 
         Raises:
-            DataError: there are fewer.
+            DataError: there are fewer images.
         """
         if not 0 < count <= len(self):
             raise DataError(f"a sample of {count} of {len(self)} images")

@@ -75,8 +75,8 @@ class Run:
     """The result of running a program.
 
     Attributes:
-        output: its text on the console.
-        folder: the folder in which it read and wrote files.
+        output: the program's text on the console.
+        folder: the folder in which the program read and wrote files.
     """
 
     output: str
@@ -91,13 +91,13 @@ def run(program: Program, folder: Path | None = None, limit_s: float = 60.0) -> 
     """Run a program to its end.
 
     Args:
-        folder: the folder in which it reads and writes files; None: the folder in which it was built.
-        limit_s: seconds after which it is stopped.
+        folder: the folder in which the program reads and writes files; None: the folder in which it was built.
+        limit_s: seconds after which the program is stopped.
 
     Raises:
-        BoardFault: it faulted.
-        EmulationError: it ran out of time, or its exit status is not 0.
-        BuildError: the emulator is missing, or the board has none.
+        BoardFault: the program faulted.
+        EmulationError: the program exceeded the limit, or its exit status is not 0.
+        BuildError: the emulator is not installed, or the board has none.
     """
     folder = program.path.parent if folder is None else folder
     before = program.board.find_emulator() if program.board.bare else ()

@@ -77,7 +77,7 @@ class Parameter:
 
 @dataclass(frozen=True, eq=False)
 class Conv:
-    """A convolution. `low` and `high` bound its int8 result: a ReLU or ReLU6 that follows it is part of it.
+    """A convolution with an int8 result between `low` and `high`; these bounds include a ReLU or ReLU6 that follows.
 
     Attributes:
         kernel: height and width.
@@ -224,7 +224,8 @@ class Lookup:
 
     Attributes:
         table: int8 (256,), the result of -128 first.
-        slopes: float32 (256,), steps of the result for a step of the operand; 0 where the result is clamped.
+        slopes: float32 (256,), the derivative in steps of the result per step of the operand; 0 if the result is
+            clamped.
     """
 
     name: str
@@ -238,7 +239,7 @@ class Lookup:
 
 @dataclass(frozen=True, eq=False)
 class LayerNorm:
-    """The channels of each position, brought to mean 0 and variance 1, times gain plus shift.
+    """Layer norm: the channels of each position, normalized to mean 0 and variance 1, times gain plus shift.
 
     Attributes:
         gain, shift: float32 (channels,); they do not train.
@@ -260,9 +261,9 @@ class Attention:
     """softmax(q k^T * scale) v for each head, over the positions of k and v.
 
     Attributes:
-        q, k, v: tensors; one may hold several of them in different channels.
-        starts: the first channel of q, k and v in their tensors; heads follow each other.
-        heads: the channels of the result are those of all heads.
+        q, k, v: the tensors of the operands; one tensor may contain several of them in different channels.
+        starts: the first channel of q, k and v in their tensors; the channels of the heads are consecutive.
+        heads: number of heads; the result has the channels of all heads.
         width: channels of a head of q and k.
         scale: the factor of the products of real values.
     """
@@ -283,7 +284,7 @@ class Attention:
 Operator = Conv | Linear | Head | Add | AveragePool | Clamp | Flatten | AddConstant | Lookup | LayerNorm | Attention
 
 MOST_TAPS = 11
-"""Of a row or a column of a depthwise kernel: TINY_MOST_TAPS in tiny_kernels.h, which copies a channel's weights."""
+"""Maximum height and width of a depthwise kernel; TINY_MOST_TAPS in tiny_kernels.h, which copies its weights."""
 
 MOST_PROBABILITY = 4095
 """The largest integer weight of a row of attention, before the row is divided by its sum."""
@@ -340,7 +341,7 @@ class Int8Graph:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Convolutions and linear layers but for the classifier, as schemes count them."""
+        """The convolutions and linear layers, without the classifier, in the order in which schemes number them."""
         return tuple(op for op in self.operators if isinstance(op, Layer) and op.y != self.output)
 
     @property
@@ -403,7 +404,7 @@ def _verify_tensor(tensor: Tensor) -> None:
 
 
 def _wrong(op: Operator, tensors: dict[str, Tensor]) -> str | None:
-    """The rule that an operator breaks."""
+    """The rule that an operator breaks, as text; None if it breaks none."""
     given, y = [tensors[name] for name in sources(op)], tensors[op.y]
     dtypes = [tensor.dtype for tensor in (*given, y)]
     if dtypes != ["int8"] * len(given) + ["float32" if isinstance(op, Head) else "int8"]:

@@ -1,6 +1,4 @@
-"""Builds the C program of a model with this machine's compiler and calls it through ctypes: for tests, trials, and
-trying a model.
-"""
+"""Builds the C program of a model with this machine's compiler and calls it through ctypes, for tests and trials."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", 
 
 
 class HostModel:
-    """A model that runs on this machine, with an arena and trained parameters of its own."""
+    """A model that runs on this machine, with separate memory for its arena and trained parameters."""
 
     def __init__(self, texts: Mapping[str, str], program: Program, flags: Sequence[str] = ()) -> None:
         """Build and load the program.

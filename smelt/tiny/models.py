@@ -1,7 +1,8 @@
 """Pretrained int8 networks from files: `NAME.json` with the architecture, `NAME.npz` beside it with the arrays.
 
-A file holds a first convolution, blocks of up to three convolutions (pointwise, depthwise, pointwise) with or without a
-sum around them, perhaps a feature mix, and a classifier. BatchNorm is folded, a ReLU6 is in the range of its result.
+A file describes a first convolution, blocks of up to three convolutions (pointwise, depthwise, pointwise) with or
+without a residual connection, optionally a feature mix, and a classifier. BatchNorm is folded into the weights, and a
+ReLU6 is represented by the range of its result.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CONVOLUTIONS = ("pointwise1", "depthwise", "pointwise2")
 
 
 class ModelFileError(SmeltError):
-    """A file that does not hold such a network."""
+    """A file that does not describe such a network."""
 
 
 def load(path: str | Path, size: int | None = None) -> Int8Graph:
@@ -43,7 +44,7 @@ def load(path: str | Path, size: int | None = None) -> Int8Graph:
         size: height and width of the images, in pixels; None: as in the file.
 
     Raises:
-        ModelFileError: a file is missing, is no JSON or NPZ, or lacks an entry.
+        ModelFileError: a file is missing, is not JSON or NPZ, or lacks an entry.
         GraphError: the entries do not fit together.
     """
     path = Path(path)
@@ -171,7 +172,7 @@ def _result(quant: Mapping[str, Any]) -> tuple[float, int]:
 
 
 def _with_room(weight: np.ndarray, scales: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same layer, with scales for which the biases are far from the limits of int32.
+    """The parameters of an equivalent layer, with scales for which the biases are far from the limits of int32.
 
     Channels that died in training have a scale of about 1e-9: their bias uses the whole range of int32, and their
     weights are negligible beside it. Their scale is multiplied by a power of two.

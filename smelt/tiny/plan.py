@@ -24,9 +24,9 @@ class Layout:
     Attributes:
         offsets: name of a value, or `scratch_name` of a call's scratch memory -> its offset in the arena, in bytes.
         size: bytes of the arena.
-        least: bytes in use during the call that uses most: a lower bound of the size of any layout.
+        least: maximum number of bytes in use during a call: a lower bound for the size of any layout.
         lives: first and last call of each value, counted from 0; the image lives from -1 on.
-        in_place: values that overwrite a value that is read for the last time.
+        in_place: values that overwrite the memory of a value that is read for the last time.
     """
 
     offsets: dict[str, int]
@@ -94,7 +94,9 @@ def _placements(lives: Sequence[Life], sizes: Sequence[int]) -> Iterator[tuple[l
 
 
 def describe(program: Program, layout: Layout) -> str:
-    """A line for each call: its kernel and operator, the bytes of the arena in use, what it writes or updates."""
+    """A line for each call: its kernel and operator, the bytes of the arena in use, the values that it writes or
+    updates.
+    """
     sizes = {name: value.bytes for name, value in program.values.items()}
     lines = []
     for number, call in enumerate(program.calls):

@@ -47,7 +47,7 @@ class Value:
 
     @property
     def bytes(self) -> int:
-        """Its size in the arena."""
+        """Size of the value in the arena, in bytes."""
         return -(-prod(self.shape) // 8) if self.dtype == "bit" else prod(self.shape) * BYTES[self.dtype]
 
 
@@ -60,10 +60,10 @@ class Call:
             convolution.
         reads, writes: names of values.
         uses, updates: names of the trained parameters that the call reads, and of those that it writes.
-        scratch: bytes that it needs while it runs.
+        scratch: bytes of temporary memory that the call needs.
         in_place: the written value that may have the same address as the first read value.
         expand: the pointwise convolution that is fused into the depthwise convolution `op`, if any.
-        label: identifies the call among those that draw random numbers, so that their draws differ.
+        label: number of the call among those that use random numbers, so that their random numbers differ.
     """
 
     kernel: str
@@ -93,7 +93,7 @@ class Trained:
 
     @property
     def bytes(self) -> int:
-        """Its size in RAM."""
+        """Size of the parameter in RAM, in bytes."""
         return int(self.data.nbytes)
 
 
@@ -167,7 +167,7 @@ def gradient_name(parameter: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Calls in order, and by name the values that they use. `logits` names the value that is the result."""
+    """Calls in order, and the values that they use, by name. `logits` is the name of the result."""
 
     graph: Int8Graph
     values: dict[str, Value]
@@ -210,7 +210,7 @@ class Builder:
 
 @dataclass(frozen=True)
 class Saved:
-    """What the forward has to keep for the backward.
+    """The values that the forward must keep for the backward.
 
     Attributes:
         masks: operators whose clamp masks are kept.
@@ -303,7 +303,9 @@ def _add_operator(builder: Builder, op: Operator, saved: Saved, expand: Conv | N
 
 
 def _scratch(graph: Int8Graph, op: Operator, expand: Conv | None) -> int:
-    """Bytes of scratch memory: padded channels of a depthwise convolution, or one row of attention scores (float32)."""
+    """Bytes of scratch memory of an operator: padded channels of a depthwise convolution, or a row of attention
+    scores.
+    """
     if isinstance(op, Attention):
         return 4 * keys(graph, op)
     return plane_bytes(graph, op) * (2 if expand else 1) if isinstance(op, Conv) else 0

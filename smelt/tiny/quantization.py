@@ -1,8 +1,9 @@
 """Converts a PyTorch model to an int8 graph, with ranges measured on calibration images.
 
-Weights are int8, symmetric, with a scale for each output channel; activations int8 with scale and zero from the range
-that the calibration images span; biases int32. BatchNorm is folded into the convolution before it, and a ReLU or ReLU6
-into whatever it follows. The model is captured in the same way as any model of smelt; its module classes do not matter.
+Weights are int8, symmetric, with a scale for each output channel. Activations are int8, with scale and zero from their
+range over the calibration images. Biases are int32. BatchNorm is folded into the convolution before it, and a ReLU or
+ReLU6 into the operator before it. The model is captured like other models of smelt, so its module classes do not
+matter.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class _Quantizer:
             raise QuantizeError("the model's result is no tensor (n, classes) in the order in which it is computed")
         return view.name
 
-    # -- what operators ask ----------------------------------------------------------------------------------------
+    # -- operands of operators -------------------------------------------------------------------------------------
 
     def lacks(self, node: fx.Node, what: str) -> QuantizeError:
         line = node.meta.get("line")
@@ -204,8 +205,8 @@ class _Quantizer:
         return node in self.captured.held
 
     def value(self, node: Any) -> Any:
-        """The value of a parameter, or of a node computed from parameters alone; a value that is no node is returned
-        unchanged.
+        """The value of a parameter, or of a node computed from parameters alone; other values than nodes are returned
+        as such.
         """
         if not isinstance(node, fx.Node):
             return node
@@ -477,7 +478,7 @@ class _Quantizer:
         self.operators.append(LayerNorm(name, x, y, kept[0], kept[1], float(epsilon)))
 
     def only_first(self, node: fx.Node) -> fx.Node:
-        """The first of several results, the only one that is used."""
+        """The node for the first of several results; the others must be unused."""
         end = chain(node, (_getitem,))
         if end is None or arguments(end)[1] != 0:
             raise self.lacks(node, f"{_operator(node)} of which more than the first result is used")

@@ -12,7 +12,7 @@ from smelt.tiny.rescale import accumulator_scales, add_scales, dequantize_scale,
 
 
 def sgd(r: Rendering, parameter: str, call: Call) -> str:
-    """The C arguments that say how a call updates a parameter, or where it stores the gradient."""
+    """The C arguments for the update of a parameter by a call, or for the buffer in which it stores the gradient."""
     held = gradient_name(parameter)
     gradient = r.at(held) if held in call.writes else "0"
     options, trained = r.program.options, r.program.trained

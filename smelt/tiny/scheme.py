@@ -1,7 +1,8 @@
 """Sparse update schemes: which biases and which parts of which weights are trained, and how much memory that takes.
 
-The memory model is analytic and the one of the paper (arXiv 2206.15472): what a training step must keep beyond an
-inference. The figures of its five schemes for MCUNet follow from it; `plan` says what a program really takes.
+The memory model is that of the paper (arXiv 2206.15472): an analytic count of the bytes that a training step must keep
+beyond an inference. It reproduces the paper's figures for its five schemes for MCUNet; `plan` computes the memory of an
+actual program.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def last_layers(graph: Int8Graph, count: int, name: str | None = None) -> Scheme
     """The scheme that trains all of the last `count` layers.
 
     Raises:
-        SchemeError: the network has fewer.
+        SchemeError: the network has fewer layers.
     """
     layers = len(graph.layers)
     weights = dict.fromkeys(range(max(0, layers - count), layers), Fraction(1))
@@ -160,7 +161,7 @@ def named(name: str, graph: Int8Graph) -> Scheme:
 
     Raises:
         OptionError: there is no such name.
-        SchemeError: it does not fit the network.
+        SchemeError: the scheme does not fit the network.
     """
     layers = len(graph.layers)
     kind, _, count = name.partition("-")
@@ -184,7 +185,7 @@ def named(name: str, graph: Int8Graph) -> Scheme:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a scheme takes beyond an inference.
+    """Bytes that a training step by a scheme takes beyond an inference.
 
     Attributes:
         inputs: int8 inputs that weight gradients need, saved by the forward; also the classifier's input, and the

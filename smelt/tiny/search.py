@@ -42,11 +42,10 @@ class SearchError(SmeltError):
 
 @dataclass(frozen=True)
 class Contributions:
-    """By how much the accuracy rises if more than the classifier is trained.
+    """The increase of the accuracy if more parameters than the classifier's are trained.
 
     Attributes:
-        biases: number of last layers whose biases are trained -> rise of the accuracy; 0 -> 0.
-        weights: (layer, share of its input channels) -> further rise over training the biases from that layer on.
+        biases: number of last layers whose biases are trained -> increase of the accuracy; 0 -> 0.
     """
 
     biases: dict[int, float]

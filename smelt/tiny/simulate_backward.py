@@ -250,7 +250,7 @@ class _Spread:
         self.total = torch.zeros(height + 2 * border[0], width + 2 * border[1], channels)
 
     def under(self, u: int, v: int) -> torch.Tensor:
-        """The view of elements that the tap (u, v) of the window meets, one for each position of the result."""
+        """The view of the elements at the tap (u, v) of the window, one for each position of the result."""
         stride, (height, width, _) = self.op.stride, self.y
         return self.total[u : u + stride * height : stride, v : v + stride * width : stride][:height, :width]
 
@@ -282,7 +282,7 @@ def _update_weight(run: Run, call: Call) -> None:
     g, x = (run.values[name][0] for name in call.reads[:2])
     if isinstance(op, Linear):
         g, x = g.reshape(1, 1, -1), x.reshape(1, 1, -1)
-    exact = g.dtype == torch.int8  # sums of int8 products; float64 holds them
+    exact = g.dtype == torch.int8  # float64 represents sums of int8 products exactly
     g = g.double() if exact else g
     x = x.to(g.dtype) - run.graph.tensors[op.x].zero
     factors = torch.from_numpy(gradient_factors(run.graph, op, run.program.options.scaled)[0])

@@ -1,8 +1,8 @@
 """Builds the program of a training step (forward, loss, backward and update) from a graph and a scheme.
 
-The backward is built operator by operator, from the last one to the first that a gradient must reach: gradients that no
+The backward is built operator by operator, from the last one to the first that a gradient must reach; gradients that no
 update needs are not computed. A parameter is updated as soon as its gradient is known, before the backward of earlier
-operators, so the gradients of weights are never stored. Calls of the backward that read a weight come before its
+operators, so the gradients of weights are never stored. The calls of the backward that read a weight come before its
 update.
 """
 
@@ -79,7 +79,7 @@ def trained_parameters(
     options: StepOptions,
     channels: Mapping[int, tuple[int, ...]] | None = None,
 ) -> dict[str, Trained]:
-    """What a scheme trains, by name: parameters with their initial content in RAM, latent copies and velocities.
+    """The trained parameters of a scheme, by name, with their initial values, latent copies and velocities.
 
     Args:
         channels: layer number -> the input channels to update, ascending; other layers update those of largest

@@ -51,10 +51,11 @@ class Trial:
         """A function that trains by a scheme, bit for bit as the board, and returns the accuracy; each training starts
         from the given graph.
 
-        Fast if schemes are evaluated in the order of the first layer that they train: features of the front are reused.
+        The function is fastest if schemes are evaluated in the order of the first layer that they train, since it
+        reuses features of the layers before it.
 
         Raises:
-            DataError: there are too few images, or of another shape or other classes.
+            DataError: there are too few images, or their shape or classes do not fit the graph.
         """
         if data.classes != graph.classes:
             raise DataError(f"{data.classes} classes of images, {graph.name} has {graph.classes}")
@@ -112,7 +113,7 @@ def _carried(graph: Int8Graph, cut: int) -> set[str]:
 
 
 def part(graph: Int8Graph, start: int, stop: int) -> Int8Graph:
-    """The operators from `start` to before `stop` as a graph; a single tensor must cross each of the two cuts."""
+    """The operators from `start` to `stop` - 1 as a graph; a single tensor must cross each of the two cuts."""
     operators = graph.operators[start:stop]
     (given,) = _carried(graph, start)
     names = [given, *(op.y for op in operators)]

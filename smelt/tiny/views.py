@@ -1,4 +1,4 @@
-"""Which elements of an int8 tensor a captured value consists of, as indices: view operators are applied to the indices.
+"""Represents captured values by indices into int8 tensors; view operators are applied to the indices.
 
 Tensors are channels-last, (positions, channels), with examples one after the other. A value of the captured graph has
 an index for each element, so transposes, reshapes, slices and heads of attention need no rules of their own: a rule
@@ -30,7 +30,7 @@ class View:
     """A value of the captured graph.
 
     Attributes:
-        name: the int8 tensor that holds it.
+        name: the int8 tensor that contains its elements.
         index: int64, in the value's shape: positions of its elements in a batch of these tensors.
         factor: the factor by which the tensor's values are multiplied.
     """
@@ -47,7 +47,7 @@ class View:
         return tuple(View(self.name, one, self.factor) for one in made)
 
     def whole(self, elements: int, batch: int) -> bool:
-        """Whether it consists of all elements of `batch` tensors of `elements` elements, in any order."""
+        """Whether the value consists of all elements of `batch` tensors of `elements` elements, in any order."""
         count = elements * batch
         return self.index.numel() == count and bool((self.index.flatten().sort().values == torch.arange(count)).all())
 

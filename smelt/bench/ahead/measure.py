@@ -61,7 +61,7 @@ def run_ahead(
     console: Console,
     json_file: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Measure each model, print a table, keep the seconds in `json_file`."""
+    """Measure each model, print a table, and write the seconds to `json_file`."""
     found: dict[str, dict[str, Any]] = {}
     columns = ["eager s", "artefact s", "times eager", "made in s", "MiB"]
     title = f"first step in a fresh process, median of {rounds}, with the import of smelt (goal: {GOAL} times eager)"

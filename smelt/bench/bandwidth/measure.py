@@ -1,4 +1,4 @@
-"""The child side: times one problem with all contenders in turn, and the copy whose speed is the reference."""
+"""Runs in the child process: times one problem with all contenders in turn, and the copy that is the reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 """Dtype of the matrices by name."""
 
 FLOOR = {"bf16": 2e-2, "fp16": 2e-3, "fp32": 1e-5}
-"""Relative error that is always accepted, by name of the dtype."""
+"""Relative error of a result that is always accepted, by name of the dtype."""
 
 BURST = 20
 """Number of consecutive calls per measurement on a GPU."""
@@ -51,7 +51,7 @@ def measure_problem(name: str, dtype: str, device: str, contenders: Sequence[str
     """Returns by contender the seconds of each execution, measured in turn with the others, or the reason of its
     failure.
 
-    Results are compared with float64 before they are timed, with eager's error as the yardstick.
+    Before the measurement, results are compared with float64; the accepted error follows from eager's error.
     """
     sizes, meter, burst = _scale(device)
 

@@ -19,9 +19,13 @@ from smelt.bench.verdict import Tensors
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the problems. rows, columns: sizes of the matrices; classes: number of classes of the cross entropy,
-    which takes half of the rows; words: odd number of classes of another cross entropy, which takes a quarter of the
-    rows; width, blocks: sizes of the transformer whose parameters the optimizer updates.
+    """Sizes of the problems.
+
+    Attributes:
+        rows, columns: sizes of the matrices.
+        classes: number of classes of a cross entropy over half of the rows.
+        words: number of classes, which is odd, of another cross entropy over a quarter of the rows.
+        width, blocks: sizes of the transformer whose parameters the optimizer updates.
     """
 
     rows: int
@@ -203,7 +207,7 @@ PROBLEMS: dict[str, Maker] = {
     "GELU chain, backward too": gelu_chain(True),
     "AdamW": adamw,
 }
-"""Maker by name."""
+"""Functions that make the problems, by name."""
 
 
 def _normal(dtype: torch.dtype, device: torch.device, *shapes: tuple[int, ...]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""The parent side: one process for the copy, one for each problem; prints a table, rewrites a JSON file after each."""
+"""Runs in the parent process: starts a child for the copy and one for each problem; prints a table, writes JSON."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Bandwidth:
 
 
 def run_bandwidth(run: Run, console: Console) -> Bandwidth:
-    """Measure every chosen problem, printing and saving each as it ends.
+    """Measure all selected problems; prints and saves each when it ends.
 
     Raises:
         OptionError: the dtype is unknown; the pattern is no regular expression or matches no problem; the JSON file
@@ -124,7 +124,7 @@ def run_bandwidth(run: Run, console: Console) -> Bandwidth:
             task = {"task": "bandwidth", "problem": left[0], "dtype": run.dtype, "device": run.device}
             value = server.run(task | {"contenders": run.contenders}, environment, Limits(min(run.limit, rest)))
             if isinstance(value, Failure) and value.status == "timeout" and rest < run.limit:
-                break  # the failure is the end of the run's time
+                break  # the run's time limit caused the failure
             found.problems.append(read_problem(left.pop(0), value, found.copy_bytes_s, run.contenders))
             console.print(one_line(found.problems[-1]), highlight=False, markup=False, soft_wrap=True)
             save(found, run)
@@ -136,7 +136,7 @@ def run_bandwidth(run: Run, console: Console) -> Bandwidth:
 
 
 def save(found: Bandwidth, run: Run) -> None:
-    """Write the results so far."""
+    """Write the present results to the run's file, if it has one."""
     if run.json_file is not None:
         write_dataclass(found, run.json_file)
 

@@ -1,1 +1,1 @@
-"""A census of a library: every architecture is built small; its captured forward must equal eager's exactly."""
+"""A census of a library: builds a small model of each architecture and compares its captured forward with eager's."""

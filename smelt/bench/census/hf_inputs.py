@@ -1,4 +1,4 @@
-"""Inputs for any Hugging Face model: guessed from forward's parameter names, corrected by error messages."""
+"""Finds inputs for a Hugging Face model: guesses them by parameter names, and corrects them by error messages."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def choices(model: nn.Module) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:
-    """Whether a call has to give this parameter a value."""
+    """Whether a call must give this parameter a value."""
     if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
         return False
     return parameter.default is parameter.empty and not _may_be_none(parameter)

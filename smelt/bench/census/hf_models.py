@@ -1,4 +1,4 @@
-"""Every configuration of transformers as a subject of the census: its model class, small, with inputs it accepts."""
+"""The configurations of transformers as subjects of the census: a small model of each, with inputs that it accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""timm's architectures as subjects of the census: random weights, few blocks, images as small as the model takes."""
+"""The architectures of timm as subjects of the census: random weights, few blocks, the smallest images that run."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ LIBRARIES = {
     "transformers": Library(("transformers",), transformers_names, transformers_subject),
     "suites": Library(("timm", "transformers"), suite_names, suite_subject),
 }
-"""Library by name."""
+"""The libraries by name."""
 
 
 def find_library(name: str) -> Library:

@@ -11,9 +11,15 @@ from smelt.base.errors import SmeltError
 from smelt.bench.reading import read_dataclass, write_dataclass
 
 STATUSES = ("whole", "breaks", "forks", "wrong", "error", "timeout", "eager_fails")
-"""In this order: captured whole | graph breaks, or more than one graph | a result other than eager's that equals the
-result of the library's own code in eager with `torch.compiler.is_compiling()` true | a result other than eager's | the
-compiler or the process failed | time limit exceeded | eager itself fails, so that the row is not counted.
+"""The statuses of a row:
+
+- whole: captured as one graph, with eager's result
+- breaks: graph breaks, or more than one graph
+- forks: not the usual result of eager, but exactly that of eager while `torch.compiler.is_compiling()` is true
+- wrong: another result than eager's
+- error: the compiler or the process failed
+- timeout: the time limit was exceeded
+- eager_fails: eager itself fails; the row is not counted
 """
 
 _GRAVITY = ("wrong", "error", "timeout", "breaks", "forks", "whole", "eager_fails")
@@ -23,8 +29,9 @@ _GRAVITY = ("wrong", "error", "timeout", "breaks", "forks", "whole", "eager_fail
 class Outcome:
     """The outcome of one mode (eval, train) of one architecture.
 
-    reasons: number of occurrences by reason of a graph break. recompiles: number of graphs that the second call, with
-    equal inputs, added.
+    Attributes:
+        reasons: reason of a graph break -> number of occurrences.
+        recompiles: number of graphs that the second call, with equal inputs, has added.
     """
 
     status: str

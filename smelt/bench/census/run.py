@@ -50,7 +50,7 @@ class Run:
 
 
 def run_census(run: Run, console: Console) -> Census:
-    """Examine every chosen architecture, showing and saving each. Ctrl-C and SIGTERM end it and keep its rows.
+    """Examine all selected architectures; shows and saves each row. Ctrl-C and SIGTERM end the run and keep its rows.
 
     Raises:
         OptionError: the library is unknown; the pattern is no regular expression or matches nothing; the JSON file
@@ -92,7 +92,7 @@ def examine_row(library: str, name: str, server: Servers, environment: dict[str,
     found = server.run({"task": "census", "library": library, "architecture": name}, environment, limits)
     seconds = round(time.monotonic() - began, 2)
     if isinstance(found, Failure):
-        # A failure while eager builds or runs the model says nothing about capture.
+        # A failure while eager builds or runs the model is not one of capture.
         in_eager = found.phase == "eager" or found.status == "eager_fails"
         status = "eager_fails" if in_eager else "timeout" if found.status == "timeout" else "error"
         return Row(name, seconds=seconds, failure=status, error=found.error)

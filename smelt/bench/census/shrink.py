@@ -1,6 +1,6 @@
-"""Small settings for any Hugging Face configuration: few layers, small widths, a small vocabulary, by field names.
+"""Makes a Hugging Face configuration small by names of fields: few layers, small widths, a small vocabulary.
 
-Every width becomes the same number, so that widths that must agree still do.
+All widths become the same number, so that widths that must agree still agree.
 """
 
 from __future__ import annotations

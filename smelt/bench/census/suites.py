@@ -1,4 +1,4 @@
-"""The 163 models of the benchmark's suites as subjects of the census, at their CPU sizes."""
+"""The 163 models of the benchmark's suites as subjects of the census, in their sizes for a CPU."""
 
 from __future__ import annotations
 

@@ -182,8 +182,9 @@ class Graphs:
 class Standing:
     """The figures of one contender in one setting.
 
-    statuses: number of rows by status. `judged` leaves out rows that were skipped or on which eager itself fails.
-    unchecked: number of rows that passed without a comparison of their results.
+    Attributes:
+        statuses: number of rows by status.
+        unchecked: number of rows that passed without a comparison of their results.
     """
 
     setting: Setting

@@ -4,10 +4,10 @@ A specification is a list whose first item names its kind; anything else around 
 
     ["randn", shape]                      normal values
     ["rand", shape]                       uniform values in [0, 1)
-    ["randint", shape, low, high]         whole numbers in [low, high), int64 or the dtype of a fifth item
-    ["value", nested lists, dtype]        these values
-    ["offsets", tables, batch, per]       (tables, batch): where each sample's bag of `per` indices begins
-    ["padded_targets", batch, length, high]  rows of falling length in [1, high), the rest is -1
+    ["randint", shape, low, high]         integers in [low, high), of dtype int64 or that of a fifth item
+    ["value", nested lists, dtype]        the given values
+    ["offsets", tables, batch, per]       (tables, batch): the start of each sample's bag of `per` indices
+    ["padded_targets", batch, length, high]  rows of decreasing length with values in [1, high), padded with -1
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compiles and links C files into a program for a board; an error says by how many bytes a budget is exceeded."""
+"""Compiles and links C files into a program for a board; errors state by how many bytes a budget is exceeded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Program:
 
     Attributes:
         flash: bytes of code, constants and initial values; 0 on a machine with an operating system.
-        ram: bytes of stack, data and zeros; likewise.
+        ram: bytes of stack, initialised data and zero-initialised data; 0 on a machine with an operating system.
     """
 
     board: Board

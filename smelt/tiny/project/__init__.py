@@ -1,3 +1,1 @@
-"""Projects: from a graph and a scheme, a folder whose program can be built for a board, trains there and stores what it
-has learnt.
-"""
+"""Projects: folders with a program, made from a graph and a scheme, that trains on a board and saves its parameters."""

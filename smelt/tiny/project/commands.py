@@ -1,4 +1,4 @@
-"""Commands to the program of a project (the file that its main.c reads) and the answers that it writes."""
+"""Writes the commands that a project's program reads (see its main.c), and reads the answers that it writes."""
 
 from __future__ import annotations
 

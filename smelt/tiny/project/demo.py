@@ -40,7 +40,7 @@ class Size:
         images, epochs: number of images and of epochs of the training in PyTorch.
         trial: the settings of the search's trainings; they use images on which the board trains as well.
         steps: training steps on the board, one image each.
-        looks: how many times the accuracy is measured on the board.
+        looks: number of measurements of the accuracy on the board.
         held_out: number of images for measuring the accuracy.
         checked: number of first steps whose losses are compared bit for bit with those of the simulation.
     """
@@ -142,7 +142,7 @@ def compare(answers: Sequence[object], program: Program, steps: Sequence[tuple[n
         answers: the answer to each step from the first one on: (loss, logits).
 
     Raises:
-        SmeltError: one differs.
+        SmeltError: a loss differs.
     """
     simulated = Training(program)
     for number, (step, found) in enumerate(zip(steps, answers, strict=False)):
@@ -160,7 +160,7 @@ def _parts(size: Size) -> Iterator[range]:
 
 
 def table(adapted: list[Adapted], board: Board) -> Table:
-    """A line for each scheme, as far as it has come."""
+    """A table with a line for each scheme, which shows the present state of its training."""
     shown = Table(title=f"new classes, on {board.name}", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("scheme", "images", "accuracy", "RAM B", "kept for training B", "M instructions a step"):
         shown.add_column(name, justify="left" if name == "scheme" else "right")

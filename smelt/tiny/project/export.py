@@ -1,4 +1,4 @@
-"""Writes a folder with a C99 project for a board, from a graph, a scheme and a budget; nothing is left if it fails."""
+"""Writes a folder with a C99 project for a board, from a graph, a scheme and a budget; errors leave no files."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Task:
 
 
 def prepare(images: int, epochs: int, seed: int) -> Task:
-    """Train a network on the classes that it is to know, quantise it, and give it a new classifier.
+    """Train a network on the first classes, quantise it, and replace its classifier for the new classes.
 
     Args:
         images: number of images to train on, at most 30,000.
