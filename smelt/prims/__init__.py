@@ -1,1 +1,1 @@
-"""Third stage: the closed set of primitives and the decompositions that bring ATen down to it."""
+"""Third stage: the closed set of primitives, and the decompositions of ATen operators into them."""

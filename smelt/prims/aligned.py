@@ -1,9 +1,9 @@
 """Pads the operands of matrix products on a GPU so that each row begins at a multiple of 16 bytes.
 
-The kernels of libraries load rows in words of 16 bytes. If the length of a row is not a multiple of that (a vocabulary
-of 50,257 entries, for example), libraries choose kernels that load one element at a time and are several times slower.
-So the kernel that computes an operand also appends zeros to it, and a slice removes the extra rows and columns of the
-product. torch.compile does the same.
+The kernels of libraries load rows in words of 16 bytes. If the length of a row is not a multiple of 16 bytes (a
+vocabulary of 50,257 entries, for example), libraries choose kernels that load one element at a time and are several
+times slower. So the kernel that computes an operand also appends zeros to it, and a slice removes the extra rows and
+columns of the product. torch.compile does the same.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from smelt.prims.builder import Builder
 
 WORD_BYTES = 16
-"""Bytes of one load of a library's kernel."""
+"""Number of bytes that a library's kernel loads at once."""
 
 MIN_PADDED_SIZE = 256
-"""Products with a smaller dimension than this are not padded: copying an operand would cost as much as it saves."""
+"""Minimum size of the dimensions of a padded product: for smaller ones, copying an operand would cost as much as it
+saves.
+"""
 
 
 def aligned_mm(p: Builder, a: Node, b: Node) -> Node | None:
@@ -49,10 +51,10 @@ def aligned_addmm(p: Builder, a: Node, b: Node, x: Node, beta: float, alpha: flo
 
 
 def _aligned(p: Builder, prim: str, a: Node, b: Node, others: Callable[[int, int], tuple[Any, ...]]) -> Node | None:
-    """The padded product, sliced to the original shape; None if nothing has to be padded.
+    """Returns the padded product, sliced to the original shape; None if nothing has to be padded.
 
     Args:
-        others: (rows, columns that are appended to the result) -> the prim's arguments after `a` and `b`.
+        others: function from (rows, columns appended to the result) to the prim's arguments after `a` and `b`.
     """
     n, k, m = extra = _missing(a.meta["val"], b.meta["val"])
     if not any(extra):
@@ -63,7 +65,9 @@ def _aligned(p: Builder, prim: str, a: Node, b: Node, others: Callable[[int, int
 
 
 def step(x: TensorMeta) -> int:
-    """The number of elements that the length of a row should be a multiple of; 1 if rows of any length are fast."""
+    """Returns the number of elements of which the length of a row should be a multiple; 1 if rows of any length are
+    fast.
+    """
     if x.device.type != "cuda":
         return 1
     rounded = x.dtype is torch.float32 and products_round_to_tf32()
@@ -71,7 +75,9 @@ def step(x: TensorMeta) -> int:
 
 
 def _missing(a: TensorMeta, b: TensorMeta) -> tuple[int, int, int]:
-    """The numbers of elements by which n, k and m are padded: 0 for a dimension that is no misaligned row in memory."""
+    """Returns the numbers of elements by which n, k and m are padded: 0 for a dimension that is not a misaligned row in
+    memory.
+    """
     sizes = (*a.shape, b.shape[1])
     one = step(a)
     if one == 1 or is_symbolic((*sizes, *a.stride, *b.stride)) or min(sizes) < MIN_PADDED_SIZE:
@@ -87,8 +93,9 @@ def _is_misaligned(x: TensorMeta, dim: int, one: int) -> bool:
 
 
 def _padded(p: Builder, x: Node, extra: tuple[int, int]) -> Node:
-    """x with `extra` zeros appended to each dimension. Of a transposed matrix the source is padded, so that other
-    readers of the source share the padded copy."""
+    """Returns x with `extra` zeros appended to each dimension. For a transposed matrix its source is padded, so that
+    other readers of the source share the padded copy.
+    """
     if not any(extra):
         return x
     if x.target is PRIMS["permute"] and x.args[1] == (1, 0):

@@ -46,8 +46,9 @@ FLOPS_BACKWARD = Facts(flops=lambda _, given: 10 * (given[0].numel * given[1].sh
 
 
 def _by_rows(shape: Shape, like: TensorMeta) -> TensorMeta:
-    """The meta of (batch, heads, length, width) in memory order batch, length, heads, width, as a projection's result
-    has it."""
+    """Returns the meta of (batch, heads, length, width) in memory order batch, length, heads, width, the order of a
+    projection's result.
+    """
     _, h, n, w = shape
     return TensorMeta(shape, like.dtype, (n * h * w, w, h * w, 1), like.device)
 
@@ -95,7 +96,7 @@ def _wanted(found: list[Any], given: Given) -> tuple[Any, ...]:
 
 
 def _of_library(kind: Attention, given: Given) -> tuple[Tensor, ...]:
-    """The call of torch's own kernel for CPUs, forward or backward."""
+    """Call torch's own kernel for CPUs, forward or backward."""
     op = aten._scaled_dot_product_flash_attention_for_cpu
     if "grad" in given:
         op = aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -117,7 +118,7 @@ def _factor(given: Given) -> float:
 
 
 def _kept(scores: Tensor, given: Given) -> Tensor | float:
-    """The factor of each attention weight: 0 for dropped weights, 1 / (1 - rate) for the others."""
+    """Returns the factor of each attention weight: 0 for dropped weights, 1 / (1 - rate) for the others."""
     if given.get("seed") is None:
         return 1.0
     dropout = given["dropout"]
@@ -127,7 +128,7 @@ def _kept(scores: Tensor, given: Given) -> Tensor | float:
 def _forward(kind: Attention, given: Given) -> tuple[Tensor, Tensor]:
     q, v, scores = given["q"], given["v"], _scores(given)
     sums = scores.logsumexp(-1)
-    unseen = math.inf if kind.kind == "tiled" else -math.inf  # of a fully masked row: its weights become 0
+    unseen = math.inf if kind.kind == "tiled" else -math.inf  # for a fully masked row, whose weights become 0
     sums = sums.masked_fill(sums == -math.inf, unseen)
     out = ((scores - sums[..., None]).exp() * _kept(scores, given)) @ v.float()
     return out.to(q.dtype), _stored(kind, sums, given.get("sums", True))

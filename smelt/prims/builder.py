@@ -1,8 +1,8 @@
 """The builder appends prim nodes to an fx graph: `p.mul(p.add(x, y), 2.0)`.
 
-One method per prim, with the prim's own signature. Every call is simplified first (identities, constants;
-see simplify), then looked up among the nodes already built (common subexpressions cost nothing), and only
-then becomes a node whose `meta["val"]` the prim's meta rule gives. No tensor is touched.
+One method per prim, with the prim's own signature. Every call is simplified first (identities, constants; see
+simplify), then looked up among the existing nodes (a common subexpression is one node), and only then becomes a node
+whose `meta["val"]` is the result of the prim's meta rule. No tensor is computed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from smelt.shapes.size import Size, same_all
 _RULES = RULES | VIEW_RULES | {"mm": aligned_mm, "addmm": aligned_addmm}
 
 Value = Any
-"""What a prim argument can be: a Node, a Python number, a tuple of these, or a parameter."""
+"""Type of a prim argument: a Node, a Python number, a tuple of these, or a parameter."""
 
 
 def meta_of_value(value: Value) -> Any:
-    """An argument with each node replaced by its meta, also inside tuples."""
+    """Returns an argument with each node replaced by its meta, also inside tuples."""
     if isinstance(value, Node):
         return value.meta["val"]
     if isinstance(value, (tuple, list)):
@@ -49,7 +49,7 @@ class Builder:
         self._items: dict[Node, tuple[Node | None, ...]] = {}
 
     def emit(self, prim: Prim, *args: Value, **kwargs: Value) -> Any:
-        """The value of one prim application: an existing node, a new one, or a tuple for several results."""
+        """Returns the value of one call of a prim: an existing node, a new one, or a tuple for several results."""
         args = prim.bind(args, kwargs)
         if Size in map(type, args) and prim.kind is Kind.POINTWISE:
             args = self._with_tensors(args)
@@ -64,13 +64,13 @@ class Builder:
         """Replace symbolic numbers by tensors: later stages support them only in `full` and `iota`."""
         like: TensorMeta = next(a for a in args if isinstance(a, Node)).meta["val"]
         dtype = like.dtype
-        if len(args) == 3:  # where
+        if len(args) == 3:  # in `where` the first operand is the mask
             dtype = next((a.meta["val"].dtype for a in args[1:] if isinstance(a, Node)), torch.int64)
         full = PRIMS["full"]
         return tuple(self.emit(full, like.shape, a, dtype, like.device) if type(a) is Size else a for a in args)
 
     def unique(self, prim: Prim, args: tuple[Value, ...]) -> Any:
-        """The node of exactly this application, made only once, without simplification."""
+        """Returns the node of exactly this call, made only once, without simplification."""
         key = (prim.name, *map(_key, args))
         node = self._known.get(key)
         if node is None:
@@ -86,7 +86,7 @@ class Builder:
         return node
 
     def items(self, node: Node) -> tuple[Node | None, ...]:
-        """The getitem nodes of a node with several results; None where the meta is None."""
+        """Returns the getitem nodes of a node with several results; None for results whose meta is None."""
         known = self._items.get(node)
         if known is None:
             metas = enumerate(node.meta["val"])
@@ -97,7 +97,7 @@ class Builder:
         return known
 
     def call(self, target: Callable[..., Any], args: tuple[Value, ...], kwargs: dict[str, Value], meta: Any) -> Any:
-        """A node that is no prim (an ATen fallback), with the given meta."""
+        """Make a node that is not a prim (an ATen fallback), with the given meta."""
         node = self.graph.create_node("call_function", target, args, kwargs)
         node.meta.update(self.scope)
         node.meta["val"] = meta
@@ -106,7 +106,7 @@ class Builder:
     # -- shorthands that are not prims themselves
 
     def broadcast(self, x: Node, shape: Sequence[int]) -> Node:
-        """x expanded to shape by numpy's rule (dimensions align at the end)."""
+        """Returns x expanded to shape by NumPy's rule (dimensions are aligned at the end)."""
         own = x.meta["val"].shape
         shape = tuple(shape)
         if same_all(own, shape):
@@ -115,19 +115,21 @@ class Builder:
         return self.emit(PRIMS["broadcast_in_dim"], x, shape, tuple(range(lead, len(shape))))
 
     def keep(self, x: Node, dims: Sequence[int]) -> Node:
-        """x with dimensions of size 1 inserted at dims (positions in the result): the `keepdim` form of a reduction."""
+        """Returns x with dimensions of size 1 inserted at dims (positions in the result): the `keepdim` form of a
+        reduction.
+        """
         own = x.meta["val"].shape
         rank = len(own) + len(dims)
         rest = iter(own)
         return self.emit(PRIMS["reshape"], x, tuple(1 if d in dims else next(rest) for d in range(rank)))
 
     def spread(self, x: Node, shape: Sequence[int], dims: Sequence[int]) -> Node:
-        """The result of a reduction over dims, expanded to shape, which is that before the reduction."""
+        """Returns the result of a reduction over dims, expanded to shape, which is the shape before the reduction."""
         kept = tuple(d for d in range(len(shape)) if d not in dims)
         return self.emit(PRIMS["broadcast_in_dim"], x, tuple(shape), kept)
 
     def full_like(self, x: Node, value: float) -> Node:
-        """A constant with the shape, dtype and device of x."""
+        """Returns a constant with the shape, dtype and device of x."""
         meta: TensorMeta = x.meta["val"]
         return self.emit(PRIMS["full"], meta.shape, value, meta.dtype, meta.device)
 
@@ -150,8 +152,9 @@ for _prim in PRIMS.values():
 
 
 def _key(value: Value) -> Any:
-    """A hashable key for an argument; it also distinguishes values that are equal in Python: True, 1 and 1.0; 0.0 and
-    -0.0."""
+    """Returns a hashable key of an argument; it also distinguishes values that are equal in Python: True, 1 and 1.0;
+    0.0 and -0.0.
+    """
     kind = type(value)
     if kind is Node or kind is str or kind is torch.dtype or value is None:
         return value

@@ -1,8 +1,8 @@
 """The cost of a primitive's arithmetic, in bytes that memory could move in the same time.
 
 The records of primitives state work in operations: `Facts.cost` for one element of a pointwise primitive, `Facts.flops`
-for a product.
-The partition weighs work against memory traffic, so it needs both in one unit; this is the only conversion.
+for a product. The partition weighs work against memory traffic, so it needs both in one unit; this module contains the
+only conversion.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from smelt.prims.table import Kind, Prim
 from smelt.shapes.size import hint
 
 OPERATIONS_PER_BYTE = 12
-"""Additions that a processor does in the time in which its memory moves one byte. An exponential costs twelve of them
-(`Facts.cost`) and so takes as long as one byte; other primitives follow in proportion."""
+"""Number of additions that a processor does in the time in which its memory moves one byte. An exponential costs twelve
+of them (`Facts.cost`) and so takes as long as one byte; other primitives follow in proportion.
+"""
 
 
 def arithmetic_bytes(prim: Prim, made: Sequence[TensorMeta], given: Sequence[TensorMeta]) -> float:
-    """Bytes that memory could move while the arithmetic of one call runs; sizes that are symbols take their hints.
+    """Returns the bytes that memory could move while the arithmetic of one call runs; for symbolic sizes their hints
+    are used.
 
-    Zero for kinds whose time is all memory traffic: views, reductions, copies, lookups.
+    The result is zero for kinds whose time is all memory traffic: views, reductions, copies, lookups.
 
     Args:
         prim: the primitive.

@@ -1,7 +1,7 @@
-"""Joint ATen graph in, joint prim graph out: one walk, one decomposition per node, nothing is traced.
+"""Joint ATen graph in, joint prim graph out: one walk with one decomposition per node; nothing is traced.
 
-ATen operators without a decomposition (or that a decomposition declines, or on dtypes outside the prims')
-stay as they are and run in eager; `fallbacks` lists them.
+ATen operators without a decomposition, or with arguments or dtypes that the decomposition does not support, stay as
+they are and run in eager; `fallbacks` lists them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ALIASING = frozenset(
 
 
 def decompose(gm: fx.GraphModule, options: Options | None = None, apart: bool = False) -> fx.GraphModule:
-    """The same program over primitives.
+    """Returns the same program over primitives.
 
     Placeholders keep names, order and meta. The output node keeps its meta (the strides that the caller expects), and
     so do the values that it returns. An output whose decomposition is an input, or the same value as another output,
@@ -56,9 +56,9 @@ def decompose(gm: fx.GraphModule, options: Options | None = None, apart: bool = 
 
     Args:
         gm: functional ATen graph; every node's `meta["val"]` is a TensorMeta, a tuple of them or a number.
-        apart: the backward is a separate program. Then each node with `meta["as_saved"]` (an input or a result with the
-            value that it has when the backward runs) becomes a placeholder, after all others. Otherwise it is replaced
-            by the input or result.
+        apart: whether the backward is a separate program. Then each node with `meta["as_saved"]` (an input or a result
+            with the value that it has when the backward runs) becomes a placeholder, after all others. Otherwise it is
+            replaced by the input or result.
 
     Raises:
         CompileError: a decomposition gave another dtype or shape than the operator.
@@ -93,9 +93,9 @@ def decompose(gm: fx.GraphModule, options: Options | None = None, apart: bool = 
 
 
 def fallbacks(gm: fx.GraphModule) -> Counter[str]:
-    """The ATen operators left in the graph, with the number of calls of each; queries of sizes are not counted.
+    """Returns the ATen operators left in the graph, with the number of calls of each; queries of sizes are not counted.
 
-    Not counted either: the operators of LIBRARY, and nodes that a graph on a GPU computes on the CPU.
+    The operators of LIBRARY, and nodes that a graph on a GPU computes on the CPU, are not counted either.
     """
     mixed = Mixed(gm.graph)
     nodes = (n for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.target, OpOverload))
@@ -104,7 +104,7 @@ def fallbacks(gm: fx.GraphModule) -> Counter[str]:
 
 
 def _scope(node: Node) -> dict[str, Any]:
-    """The meta entries of a node that are copied to the nodes of its decomposition (all but its value)."""
+    """Returns the meta entries of a node that are copied to the nodes of its decomposition (all but its value)."""
     return {k: v for k, v in node.meta.items() if k not in ("val", "as_saved")} if len(node.meta) > 1 else {}
 
 
@@ -117,7 +117,7 @@ def _copy_placeholder(p: Lowering, node: Node) -> Node:
 
 
 def _as_saved(p: Lowering, node: Node) -> Node:
-    """A placeholder for an input or a result with the value that it has when the backward runs."""
+    """Returns a placeholder for an input or a result with the value that it has when the backward runs."""
     last = next(n for n in reversed(p.graph.nodes) if n.op == "placeholder")
     kind, which = node.meta["as_saved"]
     name = f"result_{which}_saved" if kind == "output" else f"{which}_{'memory' if kind == 'memory' else 'saved'}"
@@ -128,7 +128,7 @@ def _as_saved(p: Lowering, node: Node) -> Node:
 
 
 def _constant(p: Lowering, node: Node, gm: fx.GraphModule, mixed: Mixed) -> Any:
-    """A constant tensor: one of a single element becomes a `full`, others stay `get_attr` nodes."""
+    """Returns the value of a constant tensor: a `full` for a single element, else a `get_attr` node."""
     value = operator.attrgetter(str(node.target))(gm)
     single = isinstance(value, torch.Tensor) and value.numel() == 1 and value.dtype in PLAIN
     if single and not mixed.active:
@@ -141,8 +141,9 @@ def _constant(p: Lowering, node: Node, gm: fx.GraphModule, mixed: Mixed) -> Any:
 
 
 def _marked(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
-    """A gradient mark; its metadata is that of its first present operand, until it is known which gradients are
-    absent."""
+    """Returns the node of a gradient mark; its metadata is that of its first present operand, until it is known which
+    gradients are absent.
+    """
     args = _mapped(node.args, values)
     target: Any = node.target
     return p.call(target, args, {}, next(each for each in args if each is not None).meta["val"])
@@ -175,7 +176,7 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any], mixed: Mix
 
 
 def _by_rule(rule: Callable[..., Any], p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], plain: bool) -> Any:
-    """The result of an operator's decomposition; NotImplemented if it does not support the arguments."""
+    """Returns the result of an operator's decomposition; NotImplemented if it does not support the arguments."""
     args, kwargs = given
     result = node.meta["val"]
     value = rule(p, *args, **kwargs)
@@ -187,8 +188,9 @@ def _by_rule(rule: Callable[..., Any], p: Lowering, node: Node, given: tuple[Any
 
 
 def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: Any, creations: Mixed | None) -> Any:
-    """The call of an operator without a decomposition, which stays in the graph. `creations`, if given, notes the CPU
-    tensors that it makes."""
+    """Returns the call of an operator without a decomposition, which stays in the graph. `creations`, if given, records
+    the CPU tensors that the operator makes.
+    """
     target: Any = node.target
     args, kwargs = given
     if isinstance(target, OpOverload) and target.namespace == "aten" and shared_arguments(target):
@@ -207,8 +209,8 @@ def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: 
 def _as_recorded(
     p: Lowering, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """The arguments of a library's operator, copied to the strides recorded in the joint graph, and its result's
-    metadata.
+    """Returns the arguments of a library's operator, copied to the strides recorded in the joint graph, and its
+    result's metadata.
 
     Its kernel may rely on the strides that it gets in eager, and the strides of results depend on them. Values in a
     prim graph have no gaps: if the joint graph records some, the result's metadata is inferred anew from the values.
@@ -246,11 +248,12 @@ def _lie_alike(told: Any, own: Any) -> bool:
 def _as_operands_lie(
     p: Lowering, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorded: Any
 ) -> tuple[tuple[Any, ...], Any]:
-    """The arguments of a view that runs in eager, and its result's metadata, inferred from the strides of its operand
-    here.
+    """Returns the arguments of a view that runs in eager, and its result's metadata, inferred from the actual strides
+    of its operand.
 
-    These may differ from eager's: a copy may have been removed, or a constant expanded or transposed. If the view
-    refuses them (`view(dtype)` of elements that are not contiguous), it is taken of a row-major copy.
+    The actual strides may differ from eager's: a copy may have been removed, or a constant expanded or transposed. If
+    the view does not support them (`view(dtype)` of elements that are not contiguous), it is a view of a row-major
+    copy.
     """
     copies = tuple(_row_major(p, a) if isinstance(a, Node) else a for a in args)
     for own in (args, copies):
@@ -270,8 +273,9 @@ def _row_major(p: Lowering, value: Node) -> Node:
 
 
 def _named_p(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Positional values for the parameters up to the one named `p`, removed from kwargs: a rule's builder is named `p`
-    as well."""
+    """Returns positional values for the parameters up to the one named `p`, removed from kwargs, because a rule's
+    builder is also named `p`.
+    """
     if "p" not in kwargs:
         return []
     rest = schema_of(target).arguments[len(args) :]
@@ -288,7 +292,7 @@ def _mapped(arg: Any, values: dict[Node, Any]) -> Any:
 
 
 def _listed(arg: Any, top: bool = True) -> Any:
-    """Arguments for an ATen call, whose sequences are lists."""
+    """Returns the arguments for an ATen call, with lists as sequences."""
     if isinstance(arg, tuple):
         items = [_listed(a, False) for a in arg]
         return tuple(items) if top else items
@@ -302,7 +306,7 @@ def _is_plain(node: Node) -> bool:
 
 
 def _is_complex(node: Node) -> bool:
-    """Whether all its dtypes are supported if each complex one is replaced by the dtype of its components."""
+    """Whether all dtypes of a node are supported if each complex dtype is replaced by the dtype of its components."""
     return all(_plain(m) for m in map(_components, (node.meta["val"], *(n.meta["val"] for n in node.all_input_nodes))))
 
 
@@ -370,7 +374,7 @@ def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
 
 
 def _memory_of(value: Node) -> set[Node]:
-    """The nodes whose memory the value may share.
+    """Returns the nodes whose memory the value may share.
 
     A view prim usually gets new memory. But if a library's operator returns a view of its argument and that argument is
     a view prim, the library may be passed the prim's operand with other strides, and so the operand's memory.
@@ -385,11 +389,11 @@ def _behind_views(node: Node) -> set[Node]:
     source = node.args[0]
     assert isinstance(source, Node)
     behind = {n for root in memory_of(source) for n in _behind_views(root)}
-    return {node, *behind}  # the view may also have its own memory, if it is a result
+    return {node, *behind}  # the view may also have separate memory, if it is a result
 
 
 def _laid_out(p: Lowering, value: Node, meta: TensorMeta) -> Node:
-    """An output with the strides that the joint graph promised the caller; prims only propose some.
+    """Returns an output with the strides that the joint graph promised the caller; prims only propose strides.
 
     Values inside of graphs have no gaps, so an output with gaps is a copy that nothing else reads. If possible, the
     kernel that computes the value writes it directly to that copy.
@@ -423,7 +427,7 @@ def _lay_out(value: Node, own: TensorMeta, meta: TensorMeta) -> None:
 
 
 def _views(value: Node) -> Iterator[Node]:
-    """The views of a value, and views of these, whose recorded strides follow from the value's own.
+    """Yields the views of a value, and views of these, whose recorded strides follow from the value's own.
 
     A result that repeats another value has other recorded strides, since it is new memory.
     """

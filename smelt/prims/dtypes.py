@@ -19,11 +19,12 @@ BOUNDS = {d: (torch.finfo(d).min, torch.finfo(d).max) for d in FLOATS} | {
 }
 
 SATURATED = {torch.uint8: torch.int64, torch.int8: torch.int32, torch.int16: torch.int32}
-"""Small integer dtype -> the wider one that a GPU converts a float to first (saturating); the result is its low
-bits."""
+"""For each small integer dtype, the wider dtype to which a GPU first converts a float (saturating); the result is its
+low bits.
+"""
 
 COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torch.float64: torch.complex128}
-"""Real dtype -> the complex dtype whose real and imaginary components have it."""
+"""For each real dtype, the complex dtype whose real and imaginary components have it."""
 
 REAL = {wide: real for real, wide in COMPLEX.items()}
 """Complex dtype -> the dtype of its real and imaginary components."""
@@ -67,10 +68,11 @@ _OF_NUMBER: dict[type, tuple[int, torch.dtype | None]] = {
 
 
 def result_dtype(*operands: object) -> torch.dtype:
-    """The promoted dtype of any number of operands (tensor metas and Python numbers), by torch.result_type's rules.
+    """Returns the promoted dtype of any number of operands (tensor metas and Python numbers), by torch.result_type's
+    rules.
 
-    Tensors with dimensions decide. A 0-d tensor, and after it a number, changes the result only if its category (bool <
-    integer < float) is higher.
+    The tensors with dimensions determine the dtype. A 0-d tensor, and after it a number, changes the result only if its
+    category (bool < integer < float) is higher.
     """
     levels: list[torch.dtype | None] = [None, None, None]
     for operand in operands:

@@ -43,8 +43,9 @@ def index_select(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
 
 
 def _indexed_shape(name: str, x: TensorMeta, indices: Sequence[TensorMeta | None]) -> Shape:
-    """The shape of x[indices] by numpy's rule: the dimensions of the index tensors (all of one shape) replace the
-    indexed dimensions if those are adjacent, else they come first."""
+    """Returns the shape of x[indices] by NumPy's rule: the dimensions of the index tensors (all of one shape) replace
+    the indexed dimensions if those are adjacent, else they come first.
+    """
     require(len(indices) == len(x.shape), f"prim {name}: {len(indices)} indices for {x.shape}")
     indexed_dims = [d for d, i in enumerate(indices) if i is not None]
     require(bool(indexed_dims), f"prim {name}: no index")

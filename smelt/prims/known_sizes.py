@@ -12,11 +12,11 @@ from smelt.graph.ir.meta import TensorMeta
 from smelt.shapes.size import Size
 
 _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
-"""The types of most arguments: they contain no symbol."""
+"""Types of most arguments, which contain no symbol."""
 
 
 def with_known_sizes(value: Any) -> Any:
-    """A meta or an argument with its symbolic sizes simplified, so that equal sizes are equal expressions."""
+    """Returns a meta or an argument with its symbolic sizes simplified, so that equal sizes are equal expressions."""
     if value.__class__ in _PLAIN:
         return value
     match value:

@@ -1,8 +1,8 @@
 """CPU values in a graph whose kernels run on a GPU.
 
-Operators on the CPU stay there and stay ATen, as in eager, so that nothing waits for the GPU. If an operator on the GPU
-takes a CPU tensor (without dimensions, or indices), the tensor is copied to the GPU first; a constant is created there
-instead.
+Operators on the CPU remain ATen operators on the CPU, as in eager, so that they do not wait for the GPU. If an operator
+on the GPU takes a CPU tensor (without dimensions, or indices), the tensor is copied to the GPU first; a constant is
+created on the GPU instead.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from smelt.prims.registry import DECOMPOSITIONS, Lowering
 from smelt.prims.table import PRIMS
 
 _NAMES = frozenset({torch.ops.aten.alias.default, torch.ops.aten.detach.default})
-"""Operators that return their operand itself (as `detach` of an input that is saved): operand and result share one copy
-on the GPU.
+"""Operators that return their operand itself (such as `detach` of a saved input): operand and result share one copy on
+the GPU.
 """
 
 
@@ -30,7 +30,7 @@ class Mixed:
 
     Attributes:
         active: whether the graph has values on several kinds of devices; if not, the methods change nothing.
-        made: CPU value without operands -> a function that creates it on another device.
+        made: for each CPU value without operands, a function that creates it on another device.
     """
 
     def __init__(self, graph: fx.Graph) -> None:
@@ -53,7 +53,7 @@ class Mixed:
         return self.active and isinstance(result, TensorMeta) and result.device.type == "cpu"
 
     def note_creation(self, value: Any, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note that a CPU tensor was created without operands, and so can be created on another device."""
+        """Record that a CPU tensor was created without operands, and so can be created on another device."""
         target: Any = node.target
         rule = DECOMPOSITIONS.get(target)
         if rule is None or node.all_input_nodes or node.meta.get("random") or not isinstance(value, Node):
@@ -66,13 +66,13 @@ class Mixed:
         self.made[value] = made
 
     def note_constant(self, value: Node, number: Any) -> None:
-        """Note that a CPU tensor is a constant of one element, and so can be created on another device."""
+        """Record that a CPU tensor is a constant of one element, and so can be created on another device."""
         meta: TensorMeta = value.meta["val"]
         self.made[value] = lambda p, device: p.full(meta.shape, number, meta.dtype, device)
 
     def moved(self, p: Lowering, arg: Any) -> Any:
-        """The argument of the operator with result `p.out`: if that result is on a GPU, CPU tensors in the argument are
-        replaced by tensors on the GPU.
+        """Returns the argument of the operator with result `p.out`: if that result is on a GPU, CPU tensors in the
+        argument are replaced by tensors on the GPU.
         """
         if not self.active or not isinstance(p.out, TensorMeta) or p.out.device.type == "cpu":
             return arg
@@ -98,9 +98,9 @@ def _on(meta: Any, device: torch.device) -> TensorMeta:
 
 
 def cpu_values(graph: fx.Graph) -> dict[str, str]:
-    """The CPU values in a prim graph whose kernels run on a GPU: name -> description and origin.
+    """Returns the CPU values in a prim graph whose kernels run on a GPU: description and origin by name.
 
-    A CUDA graph would freeze these values as they were when it was recorded.
+    A CUDA graph would keep these values from the time when it was recorded.
     """
     if not is_mixed(graph):
         return {}

@@ -23,8 +23,9 @@ BROADCAST, EQ, IOTA = (PRIMS[name] for name in ("broadcast_in_dim", "eq", "iota"
 
 
 def sum_of_one_hot(p: Builder, x: Node, dims: Shape) -> Any:
-    """`value` where its index is one of the classes, else 0; None if x is not of the form `where(classes == index,
-    value, 0)` along the one dimension of `dims`."""
+    """Returns `value` where its index is one of the classes, else 0; None if x is not of the form
+    `where(classes == index, value, 0)` along the one dimension of `dims`.
+    """
     if len(dims) != 1 or x.meta["val"].dtype is torch.bool:
         return None
     (dim,) = dims
@@ -48,8 +49,9 @@ def sum_of_one_hot(p: Builder, x: Node, dims: Shape) -> Any:
 
 
 def _index(hit: Node, dim: int) -> Node | None:
-    """The index in `classes == index`, where classes are the numbers 0, 1, ... along dim and the index is constant
-    along dim; None if `hit` is no such comparison."""
+    """Returns the index in `classes == index`, where classes are the numbers 0, 1, ... along dim and the index is
+    constant along dim; None if `hit` is not such a comparison.
+    """
     if hit.target is not EQ or not all(isinstance(x, Node) for x in operands(hit)):
         return None
     for classes, other in (operands(hit), operands(hit)[::-1]):
@@ -73,7 +75,7 @@ def _can_only_equal_classes(dtype: torch.dtype, count: int) -> bool:
 
 
 def _row(p: Builder, x: Node, value: Any, dim: int) -> Node | None:
-    """The selected values without dimension `dim`; None if they are not constant along it."""
+    """Returns the selected values without dimension `dim`; None if they are not constant along it."""
     meta = x.meta["val"]
     number = constant_of(value)
     if number is not None:
@@ -83,7 +85,7 @@ def _row(p: Builder, x: Node, value: Any, dim: int) -> Node | None:
 
 
 def _repeated(x: Node, dim: int) -> Node | None:
-    """The operand of a broadcast that added exactly the dimension `dim`; None if x is no such broadcast."""
+    """Returns the operand of a broadcast that added exactly the dimension `dim`; None if x is not such a broadcast."""
     if x.target is not BROADCAST:
         return None
     source, shape, dims = operands(x)

@@ -1,4 +1,4 @@
-"""Operands of operators of a user's library get eager's storage offsets, which the kernels may read."""
+"""Gives the operands of operators of a user's library eager's storage offsets, which the kernels may read."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ aten = torch.ops.aten
 
 
 _NOT_OF_A_USER = OF_TORCH | {*COLLECTIVES}
-"""Namespaces of operators that do not depend on storage offsets: torch's own."""
+"""Namespaces of operators that do not depend on storage offsets, which are torch's own."""
 
 
 def with_recorded_strides(p: Lowering, node: Node, args: tuple[Any, ...], values: dict[Node, Any]) -> tuple[Any, ...]:
-    """The operands `args` of a node; for an operator of a user's library, with the strides and storage offsets that
-    they have in eager."""
+    """Returns the operands `args` of a node; for an operator of a user's library, with the strides and storage offsets
+    that they have in eager.
+    """
     target = node.target
     if not isinstance(target, OpOverload) or target.namespace in _NOT_OF_A_USER:
         return args
@@ -39,11 +40,11 @@ def with_recorded_strides(p: Lowering, node: Node, args: tuple[Any, ...], values
 
 
 def _with_strides_of(p: Lowering, recorded: Any, own: Any, values: dict[Node, Any]) -> Any:
-    """An operand (`own`) of an operator of a user's library, with the storage offset and gaps of the joint graph's
-    value (`recorded`).
+    """Returns an operand (`own`) of an operator of a user's library, with the storage offset and gaps of the joint
+    graph's value (`recorded`).
 
-    Only for a view of a value that the graph computes: the value is copied to memory as in eager, and the operand is a
-    view of the copy.
+    This applies only to a view of a value that the graph computes: the value is copied to memory with eager's layout,
+    and the operand is a view of the copy.
     """
     if isinstance(recorded, (list, tuple)):
         return tuple(_with_strides_of(p, *each, values) for each in zip(recorded, own, strict=True))
@@ -63,8 +64,9 @@ def _with_strides_of(p: Lowering, recorded: Any, own: Any, values: dict[Node, An
 
 
 def _base_and_offset(view: Node) -> tuple[Node, int] | None:
-    """The value of the joint graph that `view` is a view of, and the view's storage offset in elements; None if the
-    view covers the whole value, or cannot be expressed as strides over it."""
+    """Returns the value of the joint graph of which `view` is a view, and the view's storage offset in elements; None
+    if the view covers the whole value, or cannot be expressed as strides over it.
+    """
     path = [view]
     while _is_view(path[-1]):
         path.append(path[-1].all_input_nodes[0])
@@ -81,8 +83,9 @@ def _base_and_offset(view: Node) -> tuple[Node, int] | None:
 
 
 def _layout_of_view(meta: TensorMeta, path: Sequence[Node]) -> Layout | None:
-    """The layout of the view that the nodes of `path` (the last step first) take of a tensor with metadata `meta`; None
-    if one of them is a copy."""
+    """Returns the layout of the view that the nodes of `path` (the last step first) take of a tensor with metadata
+    `meta`; None if one of them is a copy.
+    """
     made: Any = TraceTensor(StorageView(layout_for(meta.shape, meta.dtype, meta.stride, meta.device)))
     try:
         for step in reversed(path):

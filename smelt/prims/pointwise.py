@@ -1,9 +1,8 @@
 """Pointwise primitives: one result element from the operands' elements at the same position.
 
-Tensor operands have equal shape and dtype (broadcasting and promotion are explicit prims); a Python
-number stands for a tensor filled with it. NaN propagates through maximum and minimum. Integer overflow
-wraps. A shift by a negative amount, or by at least the width in bits, gives 0; a right shift of a negative number gives
--1 then.
+Tensor operands have equal shape and dtype (broadcasting and promotion are explicit prims); a Python number represents a
+tensor filled with it. NaN propagates through maximum and minimum. Integer overflow wraps. A shift by a negative amount,
+or by at least the width in bits, gives 0, or -1 for a right shift of a negative number.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ _unary("logical_not", torch.logical_not, Facts(boolean=True))
 
 
 def _tensors(x: Tensor | Number, y: Tensor | Number) -> tuple[Tensor, Tensor]:
-    """Both operands as tensors: a number becomes a 0-d tensor of the other's dtype."""
+    """Returns both operands as tensors: a number becomes a 0-d tensor of the other operand's dtype."""
     if not isinstance(x, Tensor):
         assert isinstance(y, Tensor)
         return torch.tensor(x, dtype=y.dtype, device=y.device).expand(y.shape), y
@@ -82,7 +81,7 @@ def _tensors(x: Tensor | Number, y: Tensor | Number) -> tuple[Tensor, Tensor]:
 
 
 def _operands(name: str, *operands: TensorMeta | Number) -> list[TensorMeta]:
-    """The tensors among the operands of prim `name`, checked to agree in shape and dtype."""
+    """Returns the tensors among the operands of prim `name`, after a check that they agree in shape and dtype."""
     tensors = [x for x in operands if isinstance(x, TensorMeta)]
     require(bool(tensors), f"prim {name}: no operand is a tensor")
     first = tensors[0]

@@ -77,8 +77,9 @@ def baddbmm(a: TensorMeta, b: TensorMeta, x: TensorMeta, beta: float, alpha: flo
 def convolution_shape(
     x: Shape, w: Shape, stride: Shape, padding: Shape, dilation: Shape, transposed: bool, extra: Shape, groups: int
 ) -> Shape:
-    """The result shape of a convolution of x (batch, channels, *space) with weights of shape w; `extra`: output
-    padding."""
+    """Returns the result shape of a convolution of x (batch, channels, *space) with weights of shape w; `extra`: output
+    padding.
+    """
     space = []
     for n, k, s, p, d, e in zip(x[2:], w[2:], stride, padding, dilation, extra, strict=True):
         span = d * (k - 1) + 1
@@ -101,7 +102,7 @@ def is_channels_last(x: TensorMeta) -> bool:
 
 
 def channels_last_stride(shape: Shape) -> Shape:
-    """The strides of `shape` in memory order batch, space, channels."""
+    """Returns the strides of `shape` in memory order batch, space, channels."""
     order = (0, *range(2, len(shape)), 1)
     steps = contiguous_stride(tuple(shape[d] for d in order))
     result = [0] * len(shape)
@@ -171,8 +172,9 @@ def _convolution_backward(
 
 
 def _flops_of_gradients(made: Sequence[TensorMeta], given: Sequence[TensorMeta]) -> Any:
-    """Multiplications and additions: the gradients of the image and of the weight cost as much as the convolution each;
-    that of the bias is only a sum."""
+    """Returns the multiplications and additions: the gradients of the image and of the weight each cost as much as the
+    convolution; the gradient of the bias is only a sum.
+    """
     grad, _, w = given[:3]
     return 2 * (grad.numel * math.prod(w.shape[1:])) * sum(len(meta.shape) > 1 for meta in made)
 

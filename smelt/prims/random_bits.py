@@ -1,9 +1,9 @@
 """The counter-based random generator of the `random` prim: its eager reference, bit for bit as in kernels.
 
-A value depends only on (seed, stream, linear index), so it is the same however kernels are fused, split over threads
-or recomputed in backward. Per element: two rounds of a 32-bit xor-shift-multiply mix with a key word added before
-each; the two key words come from one SplitMix64 step over seed and stream (Steele, Lea, Flood 2014). The multipliers
-of the 32-bit mix are those published by Wellons, "Prospecting for hash functions" (2018). All steps are additions,
+A value depends only on (seed, stream, linear index), so it does not depend on how kernels are fused, split over threads
+or recomputed in the backward. Per element: two rounds of a 32-bit xor-shift-multiply mix with a key word added before
+each; the two key words come from one SplitMix64 step over seed and stream (Steele, Lea, Flood 2014). The multipliers of
+the 32-bit mix are those published by Wellons, "Prospecting for hash functions" (2018). All steps are additions,
 multiplications, shifts and xors of 32-bit lanes: eight or sixteen elements go through one vector register.
 """
 
@@ -24,7 +24,7 @@ LOW_WORD = 0xFFFFFFFF
 
 
 def uniform(seed: torch.Tensor, stream: int, shape: Sequence[int]) -> torch.Tensor:
-    """float32 values in [0, 1) of `shape`, multiples of 2**-24.
+    """Returns float32 values of `shape` in [0, 1), which are multiples of 2**-24.
 
     Args:
         seed: int64 tensor of no dimensions.
@@ -36,7 +36,7 @@ def uniform(seed: torch.Tensor, stream: int, shape: Sequence[int]) -> torch.Tens
 
 
 def random_words(seed: torch.Tensor, stream: int, count: int) -> torch.Tensor:
-    """`count` 32-bit words for counters 0 .. count-1, as int64."""
+    """Returns `count` 32-bit words for counters 0 .. count-1, as int64."""
     key = _mixed_key(seed.to(torch.int64), stream)
     index = torch.arange(count, dtype=torch.int64, device=seed.device)
     word = (index + (index >> 32) * HIGH + key) & LOW_WORD
@@ -64,6 +64,6 @@ def _shift(x: torch.Tensor, by: int) -> torch.Tensor:
 
 
 def _signed(x: int) -> int:
-    """The int64 with the same low 64 bits."""
+    """Returns the int64 with the same low 64 bits."""
     x &= (1 << 64) - 1
     return x - (1 << 64) if x >> 63 else x

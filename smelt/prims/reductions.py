@@ -42,8 +42,9 @@ def _each(reduce: Callable[..., Tensor]) -> Callable[[Tensor, Shape], Tensor]:
 
 
 def _extremum(reduce: Callable[..., Tensor], lowest: bool) -> Callable[[Tensor, Shape], Tensor]:
-    """The reference of amax (`lowest`) or amin. Of no elements the result is the neutral bound, as in generated
-    kernels; the decomposition has already raised the error that eager raises."""
+    """Returns the reference of amax (`lowest`) or amin. For no elements the result is the neutral bound, as in
+    generated kernels; the decomposition has already raised the error that eager raises.
+    """
 
     def reference(x: Tensor, dims: Shape) -> Tensor:
         if all(x.shape[d] for d in dims):

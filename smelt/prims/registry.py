@@ -33,12 +33,14 @@ COMPLEX: dict[OpOverload, Decomposition] = {}
 """The decompositions for calls with complex operands or results, by ATen operator."""
 
 ANY_DTYPE: set[OpOverload] = set()
-"""Operators whose decompositions take operands of any dtype; all others are called only for the dtypes of
-`dtypes.PLAIN`."""
+"""Operators whose decompositions take operands of any dtype; other decompositions are called only for the dtypes of
+`dtypes.PLAIN`.
+"""
 
 LIBRARY: set[OpOverload] = set()
-"""Operators that are meant to stay ATen and so are no fallbacks: an implementation here would only call torch's
-kernel."""
+"""Operators that are meant to remain ATen operators and so are not counted as fallbacks: a decomposition would only
+call torch's kernel.
+"""
 
 aten = torch.ops.aten
 
@@ -77,11 +79,11 @@ class Lowering(Builder):
         node: the ATen node that is being decomposed.
         result: the meta of that node: a TensorMeta, or a tuple of them.
         of_cpu: GPU values that replace CPU operands of an operator that runs on a GPU.
-        eager_copies: value of the joint graph -> its copy in eager's layout, of which operators of a user's library get
-            views.
-        seeds: device that draws random numbers -> the placeholder of its seed.
-        streams: node's position among the random nodes -> the last stream that was used for it.
-        eager_rng: random numbers are those that eager would draw.
+        eager_copies: for values of the joint graph, the copy in eager's layout of which operators of a user's library
+            get views.
+        seeds: the placeholder of the seed, by device that draws random numbers.
+        streams: for a node's position among the random nodes, the last stream that was used for it.
+        eager_rng: whether random numbers are those that eager would draw.
     """
 
     def __init__(self, graph: fx.Graph, *, eager_rng: bool = False) -> None:
@@ -101,8 +103,9 @@ class Lowering(Builder):
         return result[0] if isinstance(result, (tuple, list)) else result
 
     def next_stream(self) -> int:
-        """A random stream that no other node uses. It depends only on the node's position among the nodes that draw
-        random numbers."""
+        """Returns a random stream that no other node uses. It depends only on the node's position among the nodes that
+        draw random numbers.
+        """
         number = self.scope.get("random", 0)
         used = self.streams[number] = self.streams.get(number, -1) + 1
         return int(256 * number + used)
@@ -117,8 +120,8 @@ class Lowering(Builder):
         unrounded: Container[int] = (),
         unrounded_on_gpu: Container[int] | None = None,
     ) -> Node:
-        """`compute` on the operands as eager computes a pointwise operator: they are promoted to the common dtype and
-        broadcast, low-precision dtypes are computed in float32, and the result is rounded once to its dtype.
+        """Apply `compute` to the operands as eager computes a pointwise operator: they are promoted to the common dtype
+        and broadcast, low-precision dtypes are computed in float32, and the result is rounded once to its dtype.
 
         Args:
             operands: nodes and Python numbers.
@@ -148,17 +151,17 @@ class Lowering(Builder):
         return not x.meta["val"].shape and (self.out.device.type != "cuda" or x in self.of_cpu)
 
     def _rounded(self, x: Any, low: torch.dtype) -> Any:
-        """A value or a number, rounded to the low-precision dtype `low`; a symbolic number becomes a value."""
+        """Returns a value or a number, rounded to the low-precision dtype `low`; a symbolic number becomes a value."""
         if type(x) is Size:
             x = self.full((), x, torch.int64, self.out.device)
         return self.convert(x, low) if isinstance(x, Node) else rounded(x, low)
 
     def widen(self, x: Node) -> Node:
-        """x, converted to the dtype in which eager computes with its dtype."""
+        """Returns x, converted to the dtype in which eager computes with its dtype."""
         return self.convert(x, compute_dtype(x.meta["val"].dtype))
 
     def checked_operands(self, func: OpOverload, args: Sequence[Any]) -> Sequence[Any]:
-        """The operands, after the checks that eager makes on the CPU before it starts the operator's kernel.
+        """Returns the operands, after the checks that eager makes on the CPU before it starts the operator's kernel.
 
         The returned operands depend on the results of the checks, so that no kernel reads them before the program has
         waited for the checks, or has raised an error (`graph.nodes.range_checks.waits`). Without such checks they are
@@ -174,14 +177,16 @@ class Lowering(Builder):
         return fx.node.map_arg(tuple(args), lambda x: seen.get(x, x)) if seen else args
 
     def within(self, x: Node, low: float, high: float | None, fault: int) -> Node:
-        """x, after a check: raises the error number `fault` if an element is NaN or outside of [low, high]."""
+        """Returns x, after a check that raises the error number `fault` if an element is NaN or outside of
+        [low, high].
+        """
         inside = self.ge(x, low)
         if high is not None:
             inside = self.logical_and(inside, self.le(x, high))
         return self.refuse(x, self.logical_not(inside), fault)
 
     def dims_of(self, x: Node, dims: Sequence[int] | int | None) -> tuple[int, ...]:
-        """`dims` as sorted, non-negative dimensions of x; None and an empty list mean all dimensions."""
+        """Returns `dims` as sorted, non-negative dimensions of x; None and an empty list mean all dimensions."""
         rank = len(x.meta["val"].shape)
         if dims is None or (not isinstance(dims, int) and len(dims) == 0):
             return tuple(range(rank))
@@ -199,12 +204,12 @@ def is_empty(shape: Sequence[int]) -> bool:
 
 
 def as_float(count: int) -> float:
-    """A count as a float operand; a symbolic count is returned unchanged."""
+    """Returns a count as a float operand; a symbolic count is returned unchanged."""
     return count if isinstance(count, Size) else float(count)
 
 
 def common_shape(*nodes: Node) -> tuple[int, ...]:
-    """The shape that the values broadcast to.
+    """Returns the shape to which the values broadcast.
 
     Raises:
         CompileError: their shapes do not broadcast.
@@ -216,20 +221,20 @@ def common_shape(*nodes: Node) -> tuple[int, ...]:
 
 
 def shape_of(x: Node) -> tuple[int, ...]:
-    """The shape of a node's value."""
+    """Returns the shape of a node's value."""
     return x.meta["val"].shape
 
 
 def dtype_of(x: Node) -> torch.dtype:
-    """The dtype of a node's value."""
+    """Returns the dtype of a node's value."""
     return x.meta["val"].dtype
 
 
 def device_of(x: Node) -> torch.device:
-    """The device of a node's value."""
+    """Returns the device of a node's value."""
     return x.meta["val"].device
 
 
 def rank_of(x: Node) -> int:
-    """The number of dimensions of a node's value."""
+    """Returns the number of dimensions of a node's value."""
     return len(x.meta["val"].shape)

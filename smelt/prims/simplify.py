@@ -1,4 +1,4 @@
-"""Pointwise simplifications that the builder applies before it makes a node: identities and constants.
+"""Pointwise simplifications (identities and constants) that the builder applies before it makes a node.
 
 A rule gets the builder and the prim's arguments, and returns a simpler value or None. Rules depend only on operands,
 which exist before the node does, so applying them once to each new node leaves no pattern to simplify in the finished
@@ -30,13 +30,14 @@ FULL, CONVERT, NEG, WHERE = (PRIMS[name] for name in ("full", "convert", "neg", 
 
 
 def operands(x: Node) -> tuple[Any, ...]:
-    """The arguments of a prim node."""
+    """Returns the arguments of a prim node."""
     return x.args
 
 
 def constant_of(x: Any) -> Any:
-    """The Python number that x stands for: x itself, or the value of a `full` node; None for anything else, symbolic
-    sizes included."""
+    """Returns the Python number that x represents: x itself, or the value of a `full` node; None for anything else,
+    symbolic sizes included.
+    """
     if isinstance(x, Node):
         return operands(x)[1] if is_constant(x) else None
     return x
@@ -48,8 +49,9 @@ def is_constant(x: Node) -> bool:
 
 
 def typed(number: Number, dtype: torch.dtype) -> Number:
-    """The number as a Python bool, int or float, whichever stands for dtype. Integers wrap around in dtype, as in
-    eager's kernels (`int8 + 300`, `int8 == 300`)."""
+    """Returns the number as a Python bool, int or float, whichever represents dtype. Integers wrap around in dtype, as
+    in eager's kernels (`int8 + 300`, `int8 == 300`).
+    """
     if type(number) is Size:
         return bool(number) if dtype is torch.bool else number
     if dtype is torch.bool:
@@ -60,13 +62,13 @@ def typed(number: Number, dtype: torch.dtype) -> Number:
 
 
 def wrapped(number: int, dtype: torch.dtype) -> int:
-    """The integer, wrapped around to the range of an integer dtype."""
+    """Returns the integer, wrapped around to the range of an integer dtype."""
     limits = torch.iinfo(dtype)
     return (number - limits.min) % (1 << limits.bits) + limits.min
 
 
 def recast(number: Number, source: torch.dtype, dtype: torch.dtype, device: torch.device) -> Number:
-    """A number of dtype `source`, converted to `dtype` as a kernel on the device would."""
+    """Returns a number of dtype `source`, converted to `dtype` as a kernel on the device would."""
     number = rounded(number, source)
     if type(number) is not float or dtype not in INTEGERS:
         return typed(number, dtype)
@@ -77,7 +79,7 @@ def recast(number: Number, source: torch.dtype, dtype: torch.dtype, device: torc
 
 
 def rounded(number: Number, dtype: torch.dtype) -> Number:
-    """The number, rounded or wrapped around to dtype. A symbolic size is returned unchanged."""
+    """Returns the number, rounded or wrapped around to dtype. A symbolic size is returned unchanged."""
     if type(number) is Size:
         return number
     if type(number) is int and dtype in INTEGERS:
@@ -91,7 +93,7 @@ def rounded(number: Number, dtype: torch.dtype) -> Number:
 
 @functools.lru_cache(4096)
 def _rounded_float(number: str, dtype: torch.dtype) -> Number:
-    """A float as dtype holds it, given as hexadecimal text, which tells 0.0 from -0.0."""
+    """Returns a float rounded to dtype; it is given as hexadecimal text, which distinguishes 0.0 from -0.0."""
     return torch.tensor(float.fromhex(number), dtype=torch.float64).to(dtype).item()
 
 
@@ -99,7 +101,7 @@ def _rounded_float(number: str, dtype: torch.dtype) -> Number:
 
 
 def _is(value: Any, number: int) -> bool:
-    """Whether an operand is certain to equal that number, whatever the symbolic sizes are."""
+    """Whether an operand certainly equals that number for all values of symbolic sizes."""
     return not isinstance(value, (Node, Size)) and bool(value == number)
 
 
@@ -131,7 +133,9 @@ def _mul(p: Builder, x: Any, y: Any) -> Any:
 
 
 def _scaled_mask(p: Builder, x: Any, factor: Number) -> Any:
-    """mask * factor as a selection, where(mask, factor, 0), for a mask that was converted from bool; else None."""
+    """Returns mask * factor as a selection, where(mask, factor, 0), for a mask that was converted from bool;
+    else None.
+    """
     if x.target is CONVERT and x.meta["val"].dtype.is_floating_point and math.isfinite(factor):
         mask = operands(x)[0]
         if mask.meta["val"].dtype is torch.bool:
@@ -207,8 +211,9 @@ _VIEWS = frozenset(PRIMS[name] for name in ("reshape", "permute", "broadcast_in_
 
 
 def _compared_iota(p: Builder, x: Any, y: Any, answer: bool) -> Any:
-    """Folds a comparison of an increasing `iota` with a number that its first element has reached (`positions >= 0`) to
-    `answer`."""
+    """Fold a comparison of an increasing `iota` with a number that its first element has reached (`positions >= 0`) to
+    `answer`.
+    """
     if not isinstance(x, Node) or type(y) not in (int, float):
         return None
     counted = x
@@ -242,8 +247,9 @@ IDENTITIES: dict[str, Identity] = {
 
 
 def _binary(name: str) -> Rule:
-    """The rule of a binary prim: constant operands become numbers (on the right for commutative prims), and a prim of
-    two constants is computed."""
+    """Returns the rule of a binary prim: constant operands become numbers (on the right for commutative prims), and a
+    prim of two constants is computed.
+    """
     prim, identity = PRIMS[name], IDENTITIES.get(name)
     swap = prim.facts.commutative
 
@@ -266,7 +272,7 @@ def _binary(name: str) -> Rule:
 
 
 def _fold(p: Builder, name: str, like: Any, *numbers: Number) -> Node:
-    """The prim's result for constant operands, computed by its eager reference."""
+    """Returns the prim's result for constant operands, computed by its eager reference."""
     tensors = [torch.tensor(n, dtype=like.dtype) for n in numbers]
     value = PRIMS[name](*tensors)
     return p.full(like.shape, value.item(), value.dtype, like.device)
@@ -311,8 +317,9 @@ _HOLDS: dict[torch.dtype, frozenset[torch.dtype]] = {
     torch.bfloat16: frozenset({torch.float32, torch.float64}),
     torch.float32: frozenset({torch.float64}),
 }
-"""Dtype -> wider dtypes that represent each of its values exactly, so that a conversion to one of them and then to a
-third dtype is one conversion."""
+"""For each dtype, the wider dtypes that represent each of its values exactly, so that a conversion to one of them and
+then to a third dtype is one conversion.
+"""
 
 
 def _convert(p: Builder, x: Node, dtype: torch.dtype) -> Any:
@@ -335,7 +342,7 @@ def _convert(p: Builder, x: Node, dtype: torch.dtype) -> Any:
 
 
 def _recast(p: Builder, x: Node, number: Number, dtype: torch.dtype) -> Node:
-    """A constant with the shape and device of x: `number`, which has the dtype of x, converted to `dtype`."""
+    """Returns a constant with the shape and device of x: `number`, which has the dtype of x, converted to `dtype`."""
     meta = x.meta["val"]
     return p.full(meta.shape, recast(number, meta.dtype, dtype, meta.device), dtype, meta.device)
 

@@ -1,4 +1,4 @@
-"""Simplifications of views and copies: no identities, no chains of one kind, no views of constants."""
+"""Simplifications of views and copies: removes identities, chains of one kind, and views of constants."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ def _permute(p: Builder, x: Node, dims: Shape) -> Any:
 
 
 def _added_ones(small: Shape, large: Shape) -> Shape | None:
-    """The position in `large` of each dimension of `small`, if `large` is `small` with dimensions of size 1 inserted;
-    else None."""
+    """Returns the position in `large` of each dimension of `small`, if `large` is `small` with dimensions of size 1
+    inserted; else None.
+    """
     matched: list[int] = []
     for d, n in enumerate(large):
         if len(matched) < len(small) and same(small[len(matched)], n):
@@ -100,7 +101,7 @@ def _slice(p: Builder, x: Node, starts: Shape, stops: Shape, steps: Shape) -> An
 
 
 def _composed_start(first: int, start: int, stop: int, stride: int) -> int:
-    """The start of a composed slice: `start:stop` taken of a slice that begins at `first` with step `stride`, both in
+    """Returns the start of a composed slice: `start:stop` of a slice that begins at `first` with step `stride`, both as
     one slice of the original value.
 
     An empty slice starts at `first`: `first + start * stride` may be beyond the end of the value.
@@ -109,7 +110,9 @@ def _composed_start(first: int, start: int, stop: int, stride: int) -> int:
 
 
 def _composed_stop(first: int, start: int, stop: int, stride: int) -> int | None:
-    """The stop of that composed slice (see `_composed_start`); None if it is unknown whether the slice is empty."""
+    """Returns the stop of that composed slice (see `_composed_start`); None if it is unknown whether the slice is
+    empty.
+    """
     if same(start, stop):
         return first
     if stride == 1:
@@ -118,8 +121,9 @@ def _composed_stop(first: int, start: int, stop: int, stride: int) -> int | None
 
 
 def _slice_scatter(p: Builder, x: Node, src: Node, starts: Shape, stops: Shape, steps: Shape) -> Any:
-    """Makes a write to a slice of a slice (`z[2:5, 1:3] = y`, `z[i, j] = y`) one write."""
-    ones = src.target is RESHAPE  # `src` gets the dimensions of size 1 back that `select` had removed from the slice
+    """Turn a write to a slice of a slice (`z[2:5, 1:3] = y`, `z[i, j] = y`) into one write."""
+    # the dimensions of size 1 that `select` had removed from the slice are inserted into `src`
+    ones = src.target is RESHAPE
     written = operands(src)[0] if ones else src
     if written.target is not SLICE_SCATTER:
         return None
@@ -179,7 +183,7 @@ def _sum(p: Builder, x: Node, dims: Shape) -> Any:
 
 
 def _undoes(name: str) -> Callable[..., Any]:
-    """The rule of a prim that is the inverse of the prim `name`: a pair of them is the identity."""
+    """Returns the rule of a prim that is the inverse of the prim `name`: a pair of them is the identity."""
     other = PRIMS[name]
     return lambda p, x: operands(x)[0] if x.target is other else None
 

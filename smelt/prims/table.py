@@ -74,7 +74,7 @@ class Fold:
     Attributes:
         combine: the operation on two elements: "sum", "prod", "max" or "min" (of bools, "max" is or and "min" is and).
         neutral: the neutral element of `combine`; None: the lowest (max) or highest (min) number of the dtype.
-        finds: the result is the index of the first maximum or minimum, not its value.
+        finds: whether the result is the index of the first maximum or minimum, not its value.
     """
 
     combine: str
@@ -83,31 +83,33 @@ class Fold:
 
 
 Flops = Callable[[Sequence[TensorMeta], Sequence[TensorMeta]], Any]
-"""(metas of the results that are not None, metas of the operands) -> number of multiplications and additions."""
+"""Function of (metas of the results that are not None, metas of the operands) that returns the number of
+multiplications and additions.
+"""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Properties of a primitive that stages use, apart from its meta rule and its reference.
+    """Properties of a primitive that stages use, besides its meta rule and its reference.
 
     Attributes:
-        cost: the arithmetic of one element in additions, roughly.
+        cost: approximate cost of the arithmetic of one element, in additions.
         takes: the dtypes of the operands of a pointwise primitive.
-        commutative: the operands may be swapped.
-        boolean: the result is bool whatever the operands are.
-        exact: for low-precision floats the result is representable in their dtype and needs no rounding.
+        commutative: whether the operands may be swapped.
+        boolean: whether the result is bool for operands of any dtype.
+        exact: whether, for low-precision floats, the result is representable in their dtype and needs no rounding.
         keeps: dtypes whose values the primitive returns unchanged.
         of_whole: the result for integer operands, if it is the same for all of them (isnan, for example); else None.
-        for_bool: the name of the primitive that computes the same for bool operands.
-        periodic: large arguments need a range reduction first, which costs more than all other steps.
-        divides: eager raises for an integer division by 0.
-        moves: an element of the result is read from another position of the operand.
+        for_bool: the name of the primitive that computes the same function of bool operands.
+        periodic: whether large arguments need a range reduction first, which costs more than all other steps.
+        divides: whether eager raises an error for an integer division by 0.
+        moves: whether an element of the result is read from another position of the operand.
         annihilated_by: positions of operands; if one of them is 0 everywhere, the result is 0 everywhere.
         linear_in: positions of arguments; if all of them are 0 everywhere, the result is 0 everywhere.
-        fold: for a reduction, how it combines elements.
-        matmul: the primitive is a plain matrix product, (..., n, k) times (..., k, m) -> (..., n, m).
-        into: its kernel can write the result into a given tensor.
-        fresh: the results share no memory with other tensors, so their buffers may be reused.
+        fold: for a reduction, the fold that combines its elements.
+        matmul: whether the primitive is a plain matrix product, (..., n, k) times (..., k, m) -> (..., n, m).
+        into: whether its kernel can write the result into a given tensor.
+        fresh: whether the results share no memory with other tensors, so that their buffers may be reused.
         strides: the strides of operands that its kernel reads without a copy.
         flops: for a product, the number of its multiplications and additions.
     """
@@ -172,7 +174,7 @@ class Prim:
         return self
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """The arguments as a complete positional tuple, defaults included.
+        """Returns the arguments as a complete positional tuple, defaults included.
 
         Raises:
             CompileError: an argument is missing or unknown.
@@ -187,13 +189,15 @@ class Prim:
         return tuple(bound.arguments.values())
 
     def kernel_arguments(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments as the ATen overload `self.kernel` takes them: the positional ones, and those by keyword."""
+        """Returns the arguments in the form of the ATen overload `self.kernel`: the positional ones, and those by
+        keyword.
+        """
         assert self.kernel is not None
         fixed = sum(not a.kwarg_only for a in schema_of(self.kernel).arguments)
         return tuple(args[:fixed]), dict(zip(self.parameters[fixed:], args[fixed:], strict=True))
 
     def schema(self) -> str:
-        """The typed signature as text: `add(x: Tensor, y: Tensor | Number)`."""
+        """Returns the typed signature as text: `add(x: Tensor, y: Tensor | Number)`."""
         parameters = []
         for p in self.signature.parameters.values():
             kind = str(p.annotation).replace("TensorMeta", "Tensor").replace("torch.", "")
@@ -208,8 +212,9 @@ PRIMS: dict[str, Prim] = {}
 def prim(
     name: str, *, kind: Kind, reference: Callable[..., Any], facts: Facts = NO_FACTS
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator that defines a primitive; the decorated function is its meta rule: operand metas -> result meta (or a
-    tuple)."""
+    """Decorator that defines a primitive; the decorated function is its meta rule, from operand metas to the result
+    meta (or a tuple).
+    """
 
     def enter(meta: Callable[..., Any]) -> Callable[..., Any]:
         if name in PRIMS and not is_forgotten(PRIMS[name].meta):
@@ -255,13 +260,14 @@ Shape = tuple[int, ...]
 
 
 def make(shape: Shape, dtype: torch.dtype, device: torch.device) -> TensorMeta:
-    """The meta of a new contiguous tensor."""
+    """Returns the meta of a new contiguous tensor."""
     return TensorMeta(shape, dtype, contiguous_stride(shape), device)
 
 
 def require(condition: bool, what: str) -> None:
-    """Raise CompileError with the message `what` unless the condition is true. Meta rules check their operands by
-    it."""
+    """Raise CompileError with the message `what` unless the condition is true. Meta rules check their operands
+    with it.
+    """
     if not condition:
         raise CompileError(what)
 
@@ -276,8 +282,9 @@ def _dense(shape: Shape, stride: Shape) -> bool:
 
 
 def pointwise_like(operands: Sequence[TensorMeta], dtype: torch.dtype) -> TensorMeta:
-    """The result meta of a pointwise primitive: in the layout of the first dense operand, or contiguous if no operand
-    is dense."""
+    """Returns the result meta of a pointwise primitive: in the layout of the first dense operand, or contiguous if no
+    operand is dense.
+    """
     first = operands[0]
     for x in operands:
         if _dense(x.shape, x.stride):

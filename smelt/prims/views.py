@@ -18,9 +18,10 @@ def _view(x: TensorMeta, shape: Shape, stride: Shape) -> TensorMeta:
 
 
 def reshaped_stride(shape: Shape, stride: Shape, new: Shape) -> Shape | None:
-    """The strides of a reshape that needs no copy, or None. Old dimensions are merged into contiguous runs, and these
-    are split into the new dimensions."""
-    runs: list[tuple[int, int]] = []  # (elements, innermost stride), outermost first
+    """Returns the strides of a reshape that needs no copy, or None. Old dimensions are merged into contiguous runs, and
+    these are split into the new dimensions.
+    """
+    runs: list[tuple[int, int]] = []  # (number of elements, innermost stride), outermost run first
     for size, step in zip(shape, stride, strict=True):
         if same(size, 1):
             continue

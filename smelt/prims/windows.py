@@ -19,8 +19,9 @@ aten = torch.ops.aten
 
 
 def pooled_size(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> int:
-    """The number of windows along one dimension; with `ceil`, the last window may extend beyond the padded input if it
-    begins within it."""
+    """Returns the number of windows along one dimension; with `ceil`, the last window may extend beyond the padded
+    input if it begins within it.
+    """
     span = size + 2 * padding - dilation * (kernel - 1) - 1
     count = (span + (stride - 1 if ceil else 0)) // stride + 1
     if ceil and (count - 1) * stride >= size + padding:

@@ -1,4 +1,4 @@
-"""Primitives that call one kernel of torch each, by family: generated loops would not be faster."""
+"""Primitives that each call one kernel of torch, by family: generated loops would not be faster."""
 
 from smelt.prims.kernels import (
     devices,

@@ -17,7 +17,7 @@ _COMPLEX = {real: wide for wide, real in _REAL.items()}
 
 
 def _matrix(lead: Shape, rows: int, columns: int, like: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:
-    """The meta of a batch of column-major matrices."""
+    """Returns the meta of a batch of column-major matrices."""
     plain = make((*lead, columns, rows), dtype or like.dtype, like.device)
     stride = (*plain.stride[:-2], plain.stride[-1], plain.stride[-2])
     return TensorMeta((*lead, rows, columns), plain.dtype, stride, like.device)

@@ -15,7 +15,7 @@ def _like(x: TensorMeta) -> TensorMeta:
 
 
 def _loss(x: TensorMeta, reduction: int) -> TensorMeta:
-    """The meta of a loss: one number per row without reduction, else one number."""
+    """Returns the meta of a loss: one number per row without reduction, else one number."""
     return make(x.shape[:1] if reduction == 0 and len(x.shape) > 1 else (), x.dtype, x.device)
 
 

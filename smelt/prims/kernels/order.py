@@ -136,7 +136,7 @@ def hash_tensor(x: TensorMeta, dim: Shape, keepdim: bool, mode: int) -> TensorMe
 
 
 def _triangle(rows: int, columns: int, offset: int) -> int:
-    """The number of positions (i, j) of a matrix with j - i <= offset."""
+    """Returns the number of positions (i, j) of a matrix with j - i <= offset."""
     return sum(min(max(i + offset + 1, 0), columns) for i in range(rows))
 
 

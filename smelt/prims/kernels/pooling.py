@@ -1,4 +1,4 @@
-"""Pooling in 3 dimensions, to given sizes and at random positions; unpooling: of ([batch,] channels, *space)."""
+"""Pooling in 3 dimensions, to given sizes, at random positions; unpooling. Operands: ([batch,] channels, *space)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Pair = tuple[TensorMeta, TensorMeta]
 
 
 def _sized(x: TensorMeta, space: Shape, dtype: torch.dtype | None = None) -> TensorMeta:
-    """The meta of a tensor like x with other spatial sizes."""
+    """Returns the meta of a tensor like x with other spatial sizes."""
     rank = len(space)
     require(len(x.shape) in (rank + 1, rank + 2), f"pooling of {x.shape} in {rank} dimensions")
     shape = x.shape[: len(x.shape) - rank] + tuple(space)
@@ -41,8 +41,9 @@ def _pooled(x: TensorMeta, kernel: Shape, stride: Shape, padding: Shape, dilatio
 
 
 def _adaptive(rank: int) -> None:
-    """Defines average and maximum pooling to a given output size: windows divide each dimension as evenly as
-    possible."""
+    """Define average and maximum pooling to a given output size: windows divide each dimension as evenly as
+    possible.
+    """
 
     def mean(x: TensorMeta, output_size: Shape) -> TensorMeta:
         return _sized(x, output_size)
@@ -72,7 +73,7 @@ def _adaptive(rank: int) -> None:
 
 
 def _fractional(rank: int) -> None:
-    """Defines maximum pooling over windows whose positions depend on random samples."""
+    """Define maximum pooling over windows whose positions depend on random samples."""
 
     def maximum(x: TensorMeta, kernel_size: Shape, output_size: Shape, samples: TensorMeta) -> Pair:
         return _with_indices(x, output_size)

@@ -15,7 +15,7 @@ special_bessel_y1 special_erfcx special_log_ndtr special_modified_bessel_i0 spec
 special_modified_bessel_k0 special_modified_bessel_k1 special_ndtri special_scaled_modified_bessel_k0
 special_scaled_modified_bessel_k1 special_spherical_bessel_j0
 """.split()
-"""ATen's names of the functions of one operand."""
+"""ATen's names of the elementwise functions with one operand."""
 
 POLYNOMIALS = """
 special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
@@ -26,7 +26,7 @@ special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v sp
 """ATen's names of the orthogonal polynomials of x; the second operand is the degree."""
 
 BINARY = ["igamma", "igammac", "special_zeta", *POLYNOMIALS]
-"""ATen's names of the functions of two operands."""
+"""ATen's names of the elementwise functions with two operands."""
 
 
 def _unary(name: str) -> None:

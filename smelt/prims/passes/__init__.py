@@ -1,1 +1,1 @@
-"""Passes over joint prim graphs, between decomposition and partition or lowering: memory layouts, sums of rows."""
+"""Passes over joint prim graphs, after decomposition and before partition or lowering: memory layouts, sums of rows."""

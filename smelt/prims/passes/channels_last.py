@@ -1,8 +1,9 @@
 """Joint prim graph in; the same graph with images in channels-last layout out, which cuDNN's fast kernels need.
 
-Values do not change, only their order in memory: convolutions read and write channels last, and so do the pointwise
-operators, pooling and concatenations between them, whose loops use the strides in the metas. Inputs are copied to
-channels last where a convolution reads them, and results are copied back where the caller expects other strides.
+Values do not change, only their order in memory: convolutions read and write the channels-last layout, and so do the
+pointwise operators, pooling and concatenations between them, whose loops use the strides in the metas. Inputs are
+copied to channels-last layout if a convolution reads them, and results are copied back if the caller expects other
+strides.
 
 Weights of depthwise convolutions have one channel each. Their innermost dimension is the output channel
 (`by_element_stride`), as smelt's kernels read them.
@@ -37,24 +38,27 @@ from smelt.prims.table import PRIMS, Kind, Prim
 from smelt.shapes.size import hint, same
 
 MIN_CHANNELS = 8
-"""Convolutions with fewer channels than this keep their layout: tensor cores process eight channels at a time, and
-cuDNN would pad fewer channels by copies that cost as much as the faster kernel saves."""
+"""Minimum number of channels of a convolution whose layout changes: tensor cores process eight channels at a time, and
+cuDNN would pad fewer channels by copies that cost as much as the faster kernel saves.
+"""
 
 ANY_STRIDES = frozenset({Kind.POINTWISE, Kind.COPY, Kind.RANDOM, Kind.CREATION})
 """Kinds of primitives whose results may have any strides, because generated loops store at any offset."""
 
 TENSORS = {"convolution": (0, 1), "convolution_backward": (0, 1, 2)}
-"""The argument positions of images and weights of the convolution prims."""
+"""Argument positions of images and weights of the convolution prims."""
 
 
 def with_channels_last(gm: fx.GraphModule, pays: Callable[[Node], bool] | None = None) -> fx.GraphModule:
-    """The graph with its two-dimensional convolutions in channels last, or `gm` itself where that is not faster.
+    """Returns the graph with its two-dimensional convolutions in channels-last layout, or `gm` itself if that is not
+    faster.
 
     All convolutions change their layout or none does, because each change of layout between two of them would be a
     copy.
 
     Args:
-        pays: whether a convolution node is faster in channels last; the default is `pays_on_cuda`.
+        pays: function that decides whether a convolution node is faster in channels-last layout; the default is
+            `pays_on_cuda`.
     """
     images = [node for node in gm.graph.nodes if _is_image_convolution(node)]
     worth = sum(_work(node) for node in images if (pays or pays_on_cuda)(node))
@@ -64,11 +68,11 @@ def with_channels_last(gm: fx.GraphModule, pays: Callable[[Node], bool] | None =
 
 
 def pays_on_cuda(node: Node) -> bool:
-    """Whether the convolution is faster in channels last: cuDNN's tensor-core kernels need that layout.
+    """Whether the convolution is faster in channels-last layout, which cuDNN's tensor-core kernels need.
 
     These kernels exist for half precision and for float32 rounded to TF32. Depthwise convolutions (one group per
-    channel) use no tensor cores: in half precision cuDNN is still faster in channels last, while in float32 torch's own
-    kernel reads contiguous rows.
+    channel) use no tensor cores: in half precision cuDNN is still faster in channels-last layout, while in float32
+    torch's own kernel reads contiguous rows.
     """
     x, w = _images(node)[-2:]
     groups = _groups(node)
@@ -88,7 +92,9 @@ def _is_image_convolution(node: Node) -> bool:
 
 
 def _images(node: Node) -> list[TensorMeta]:
-    """The metas of the images and weights among a convolution's arguments; the last two are x and the weight."""
+    """Returns the metas of the images and weights among a convolution's arguments; the last two are x and the
+    weight.
+    """
     arguments = [node.args[i] for i in TENSORS[_name(node)]]
     return [arg.meta["val"] for arg in arguments if isinstance(arg, Node)]
 
@@ -106,7 +112,7 @@ def _is_depthwise(node: Node) -> bool:
 
 
 def _work(node: Node) -> float:
-    """The multiplications of a convolution; for its backward, those of one of the two gradients."""
+    """Returns the multiplications of a convolution; for its backward, those of one of the two gradients."""
     x, w = _images(node)[-2:]
     out = node.meta["val"] if _name(node) == "convolution" else _images(node)[0]
     # a transposed convolution multiplies each element of its input by the window
@@ -115,11 +121,11 @@ def _work(node: Node) -> float:
 
 
 class _Rewrite:
-    """Copies one graph, with images and weights of convolutions in channels last.
+    """Copies one graph, with images and weights of convolutions in channels-last layout.
 
     Attributes:
-        copies: node -> its copy.
-        last: (copied node, whether by element of the window) -> the node in that layout.
+        copies: the copy of each node.
+        last: for (copied node, whether by element of the window), the node in that layout.
         changed: copied nodes whose strides differ from the original's.
     """
 
@@ -158,7 +164,7 @@ class _Rewrite:
             self.changed.add(copy)
 
     def meta(self, node: Node) -> Any:
-        """The meta of a copied node, given the new metas of its operands."""
+        """Returns the meta of a copied node, given the new metas of its operands."""
         own = node.meta["val"]
         if node.target is operator.getitem:
             source, position = node.args
@@ -166,7 +172,7 @@ class _Rewrite:
         convolves = _is_image_convolution(node)
         if not isinstance(node.target, Prim) or not (convolves or self.changed.intersection(node.all_input_nodes)):
             return own
-        if node.target is PRIMS["clone"]:  # its strides are required, whatever the operand's are
+        if node.target is PRIMS["clone"]:  # a clone's strides are required, independent of the operand's
             return own
         if node.target.kind in ANY_STRIDES:
             return self.following(node, own)
@@ -176,7 +182,9 @@ class _Rewrite:
         return found
 
     def following(self, node: Node, own: Any) -> Any:
-        """The meta of a pointwise result: channels last if one of its operands is an image in channels last."""
+        """Returns the meta of a pointwise result: channels last if one of its operands is an image in channels-last
+        layout.
+        """
         assert isinstance(own, TensorMeta)
         metas = (n.meta["val"] for n in node.all_input_nodes)
         images = any(isinstance(m, TensorMeta) and m.ndim == 4 and is_channels_last(m.shape, m.stride) for m in metas)
@@ -185,8 +193,9 @@ class _Rewrite:
         return replace(own, stride=channels_last_stride(own.shape))
 
     def in_last(self, arg: Any, by_element: bool = False) -> Any:
-        """An argument of a convolution, laid out in channels last or (`by_element`) with the output channel
-        innermost."""
+        """Returns an argument of a convolution in channels-last layout or (`by_element`) with the output channel
+        innermost.
+        """
         if not isinstance(arg, Node):
             return arg
         known = self.last.get((arg, by_element))
@@ -197,7 +206,7 @@ class _Rewrite:
         return known
 
     def laid_out(self, node: Node, wanted: Any) -> Node:
-        """The value with the strides of the meta `wanted`: a copy, or `node` itself if it has them."""
+        """Returns the value with the strides of the meta `wanted`: a copy, or `node` itself if it has them."""
         val = node.meta["val"]
         if not isinstance(val, TensorMeta) or same_steps(val.shape, val.stride, wanted.stride):
             return node

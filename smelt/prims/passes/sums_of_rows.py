@@ -1,9 +1,9 @@
 """Adds the gradient of an embedding's rows to another gradient of the same table, instead of to a table of zeros.
 
 An embedding table that is also the weight of the last linear layer (GPT-2, BERT) gets the sum of two gradients: a
-matrix product, and zeros to which rows are added. Both have the size of the table, and so has the sum. Adding the rows
-to the product instead leaves one such tensor, of which only those rows are written twice. Applied on CPUs, in float32
-and float64.
+matrix product, and zeros to which rows are added. Both terms and the sum have the size of the table. If the rows are
+added to the product instead, there is only one tensor of this size, of which only those rows are written twice. The
+pass applies on CPUs, in float32 and float64.
 
 Rows with the same index are first summed among themselves, in their original order: if a thousand small rows were added
 to a large element one by one, rounding would lose them. For this an integer tensor of the table's length stores, for
@@ -28,12 +28,14 @@ from smelt.shapes.size import lowest
 ADD, INDEX_PUT = PRIMS["add"], PRIMS["index_put"]
 
 MIN_ROW_ELEMENTS = 16
-"""Least number of elements of a table's row. In smaller tables the integer tensor would not be small compared with the
-table."""
+"""Minimum number of elements of a table's row. For shorter rows the integer tensor would not be small compared with the
+table.
+"""
 
 MIN_TABLE_TO_GRADIENT_ROWS = 2
-"""The table must have at least this many times the number of gradient rows; otherwise summing the rows separately costs
-more than the zeros."""
+"""Minimum ratio of the table's rows to the gradient's rows; below it, summing the rows separately costs more than the
+zeros.
+"""
 
 
 def add_rows_into_sums(gm: fx.GraphModule) -> fx.GraphModule:
@@ -61,8 +63,9 @@ def add_rows_into_sums(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _summed_by_index(p: Builder, indices: Node, values: Node, rows: int, wrap: bool) -> Node:
-    """`values` with equal indices summed: one row of each index is the sum of all its rows, and its other rows are
-    zeros."""
+    """Returns `values` with equal indices summed: one row of each index is the sum of all its rows, and its other rows
+    are zeros.
+    """
     meta: TensorMeta = values.meta["val"]
     shape = indices.meta["val"].shape
     count, device = math.prod(shape), meta.device
@@ -77,7 +80,7 @@ def _summed_by_index(p: Builder, indices: Node, values: Node, rows: int, wrap: b
 
 
 def _rows_and_other(node: Node) -> tuple[Node, Node] | None:
-    """(rows added to zeros, other term) of a sum; None if no term has that form, or if it has other readers."""
+    """Returns (rows added to zeros, other term) of a sum; None if no term has that form, or if it has other readers."""
     a, b = operands(node)
     meta: TensorMeta = node.meta["val"]
     if not isinstance(a, Node) or not isinstance(b, Node) or a is b:

@@ -37,7 +37,7 @@ def is_complex(x: Any) -> bool:
 
 
 def components(p: Lowering, x: Any) -> Pair:
-    """(real, imaginary) of a node or number; the imaginary component of a real operand is the number 0."""
+    """Returns (real, imaginary) of a node or number; the imaginary component of a real operand is the number 0."""
     if not isinstance(x, Node):
         return (x.real, x.imag) if isinstance(x, complex) else (x, 0)
     if not is_complex(x):
@@ -49,7 +49,7 @@ def components(p: Lowering, x: Any) -> Pair:
 
 
 def combine(p: Lowering, real: Node, imaginary: Any) -> Node:
-    """The complex tensor with the given components; the imaginary one may be a number."""
+    """Returns the complex tensor with the given components; the imaginary one may be a number."""
     if not isinstance(imaginary, Node):
         imaginary = p.full_like(real, imaginary)
     last = rank_of(real)
@@ -65,14 +65,16 @@ def _real_meta(meta: Any) -> Any:
 
 
 def _as_real(p: Lowering, op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Apply the operator's rule for real tensors; meanwhile `p.result` is the meta of one component of the result."""
+    """Apply the operator's rule for real tensors; during the call `p.result` is the meta of one component of the
+    result.
+    """
     result, p.result = p.result, _real_meta(p.result)
     value = DECOMPOSITIONS[op](p, *args, **kwargs)
     p.result = result
     return value
 
 
-# -- linear operators: each component of the result depends on the same component of the operands only
+# -- linear operators: each component of the result depends only on the same component of the operands
 
 
 def _component(p: Lowering, value: Any, component: int) -> Any:
@@ -85,7 +87,8 @@ def _component(p: Lowering, value: Any, component: int) -> Any:
 
 
 def _per_component(op: Any, *extra: int) -> Callable[..., Any]:
-    """The rule of a linear operator: its rule for real tensors, applied to the real and to the imaginary components.
+    """Returns the rule of a linear operator: its rule for real tensors, applied to the real and to the imaginary
+    components.
 
     Args:
         extra: positions of operands whose imaginary component is zeros if they are real. Other real operands, such as

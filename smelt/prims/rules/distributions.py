@@ -56,15 +56,16 @@ def normal(p: Lowering, mean: Any, std: Any = 1.0, size: Any = None, *, generato
 
 
 _MIN_REFUSED_CATEGORIES = 2**24 + 1
-"""The least number of categories for which eager's multinomial raises an error."""
+"""Minimum number of categories for which eager's multinomial raises an error."""
 
 
 @decomposition(aten.multinomial.default)
 def multinomial(p: Lowering, x: Node, count: int, replacement: bool = False, *, generator: Any = None) -> Any:
-    """Draws by exponential times: each category gets one, with its weight as the rate, and the least time wins.
+    """Draw by exponential times: each category gets a time with its weight as the rate, and the category with the
+    minimum is drawn.
 
-    So a category is drawn with a probability proportional to its weight. Without replacement, the `count` categories
-    with the least times are drawn; with replacement, each draw gets new times. The code compares `speed`, 1 / time.
+    Thus a category is drawn with a probability proportional to its weight. Without replacement, the `count` categories
+    with the smallest times are drawn; with replacement, each draw gets new times. The code compares `speed`, 1 / time.
     """
     if generator is not None or is_empty(shape_of(x)) or known_at_most(_MIN_REFUSED_CATEGORIES, shape_of(x)[-1]):
         return NotImplemented

@@ -1,4 +1,4 @@
-"""Pointwise operators: tables of those that are a single prim, and rules for those composed of a few prims."""
+"""Pointwise operators: tables of operators that are a single prim, and rules for those composed of a few prims."""
 
 from __future__ import annotations
 
@@ -55,14 +55,16 @@ def _test(prim: Prim) -> Callable[..., Any]:
 
 
 def _unary(prim: Prim) -> Callable[..., Any]:
-    """The rule of an operator that is the prim of the same name."""
+    """Returns the rule of an operator that is the prim of the same name."""
     if prim.facts.takes is Takes.FLOATS:
         return _float_unary(prim)
     return _test(prim) if prim.facts.boolean else _same_unary(prim)
 
 
 UNARY = [name for name in UNARY_PRIMS if name != "logical_not" and hasattr(aten, name)]
-"""Unary ATen operators that are the prim of the same name. (Except on bool, `logical_not` is a comparison with 0.)"""
+"""Names of unary ATen operators that are the prim of the same name. (Except on bool, `logical_not` is a comparison with
+0.)
+"""
 
 for _name in UNARY:
     decomposition(getattr(aten, _name).default)(_unary(PRIMS[_name]))
@@ -102,7 +104,9 @@ def on_gpu(p: Lowering) -> bool:
 
 
 def inverse(p: Lowering, number: Any, dtype: torch.dtype) -> Any:
-    """1 / number, rounded to `dtype`. To divide by a CPU scalar, eager's CUDA kernels multiply by this inverse."""
+    """Returns 1 / number, rounded to `dtype`. To divide by a CPU scalar, eager's CUDA kernels multiply by this
+    inverse.
+    """
     if isinstance(number, Size):
         number = p.full(p.out.shape, number, dtype, p.out.device)
     if isinstance(number, Node):
@@ -116,8 +120,8 @@ _VECTOR_BYTES = {"AVX512": 64, "AVX2": 32}.get(torch.backends.cpu.get_cpu_capabi
 def returns_second_zero(p: Lowering) -> bool:
     """Whether eager's `maximum` and `minimum` of 0.0 and -0.0 return the second operand, as CPU vector instructions do.
 
-    The prims return the first operand. So does eager's scalar code, which computes tensors smaller than a vector. (It
-    also computes the elements after the last full vector, for which the answer here is wrong.)
+    The prims return the first operand, and so does eager's scalar code, which computes tensors smaller than a vector.
+    (That code also computes the elements after the last full vector, for which this function's result is wrong.)
     """
     out = p.out
     if out.device.type != "cpu" or not out.dtype.is_floating_point:
@@ -126,7 +130,7 @@ def returns_second_zero(p: Lowering) -> bool:
 
 
 UNROUNDED = {"mul": (0, 1), "div": (1,), "floor_div": (1,), "trunc_div": (1,)}
-"""Per prim, the positions of operands that eager does not round to the common dtype if they are numbers.
+"""For each prim, the positions of operands that eager does not round to the common dtype if they are numbers.
 
 See `Lowering.pointwise`.
 """
@@ -160,7 +164,9 @@ for _name, _prim in {"atan2": "atan2", "copysign": "copysign", "div": "div", "po
 
 @decomposition(aten.nextafter.default)
 def nextafter(p: Lowering, x: Node, y: Node) -> Any:
-    """NotImplemented for bfloat16 and float16: prims compute in float32, where the next number is a different one."""
+    """Returns NotImplemented for bfloat16 and float16: prims compute in float32, where the next number is a different
+    one.
+    """
     if p.out.dtype in LOW_PRECISION:
         return NotImplemented
     return p.pointwise(lambda a, b: p.nextafter(a, b), x, y)

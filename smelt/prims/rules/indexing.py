@@ -80,7 +80,7 @@ def put_at(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: boo
 
 
 def _target_shape(x: Node, indices: Indices) -> tuple[int, ...]:
-    """The shape of x[indices]."""
+    """Returns the shape of x[indices]."""
     indexed_dims = [d for d, i in enumerate(indices) if i is not None]
     kept = [n for d, n in enumerate(shape_of(x)) if indices[d] is None]
     at = indexed_dims[0] if indexed_dims[-1] - indexed_dims[0] + 1 == len(indexed_dims) else 0

@@ -24,7 +24,8 @@ def block_diag(p: Lowering, tensors: Sequence[Node]) -> Node:
 
 @decomposition(aten._chunk_cat.default)
 def chunk_cat(p: Lowering, tensors: Sequence[Node], dim: int, chunks: int) -> Node:
-    """The tensors padded along dim to a multiple of `chunks`, reshaped to (..., chunks, size of a chunk) and joined.
+    """Returns the tensors, padded along dim to a multiple of `chunks`, reshaped to (..., chunks, size of a chunk) and
+    joined.
 
     The last dimension of the result is the sum of the tensors' chunk sizes.
     """

@@ -19,27 +19,29 @@ from smelt.prims.table import Kind, Prim
 from smelt.shapes.size import same_all
 
 POINTWISE_KERNELS = frozenset({*special.UNARY, *special.BINARY, "polygamma", "frexp", "gcd"})
-"""Pointwise kernels: the rules below promote and broadcast their operands first."""
+"""Names of the pointwise kernels, whose operands the rules below promote and broadcast first."""
 
 WITHOUT_GENERIC_RULE = frozenset(
     "view_as_real view_as_complex adaptive_avg_pool2d adaptive_avg_pool2d_backward scatter_reduce "
     "tril_indices triu_indices to_device".split()
 )
-"""Kernels that do not get a generic rule in the loop below: other rules emit them."""
+"""Names of the kernels that do not get a generic rule in the loop below, because other rules emit them."""
 
 ANY_DTYPE_MODULES = frozenset({"linalg", "fourier"})
-"""Modules of `prims.kernels` whose kernels also take dtypes that generated kernels lack, such as complex."""
+"""Names of the modules of `prims.kernels` whose kernels also take dtypes that generated kernels lack, such as
+complex.
+"""
 
 
 def call_kernel(p: Lowering, prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Emits the kernel's prim with the operator's arguments; the results get the strides that eager gives them."""
+    """Emit the kernel's prim with the operator's arguments; the results get the strides that eager gives them."""
     value = p.emit(prim, *arguments(prim, args, kwargs))
     set_eager_strides(value, p.result)
     return value
 
 
 def arguments(prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """All arguments of the prim, from a call of its kernel; omitted arguments get their defaults."""
+    """Returns all arguments of the prim, from a call of its kernel; omitted arguments get their defaults."""
     assert prim.kernel is not None
     schema = schema_of(prim.kernel).arguments
     given = {a.name: v for a, v in zip(schema, args, strict=False)} | kwargs
@@ -51,7 +53,7 @@ def arguments(prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[
 
 
 def set_eager_strides(value: Any, result: Any) -> None:
-    """Gives the values of a kernel the strides of the ATen operator's results, where these are dense."""
+    """Give the values of a kernel the strides of the ATen operator's results, if these are dense."""
     if isinstance(value, tuple):
         for one, meta in zip(value, result, strict=True):
             set_eager_strides(one, meta)
@@ -62,7 +64,7 @@ def set_eager_strides(value: Any, result: Any) -> None:
 
 
 def _set_meta(value: Node, meta: TensorMeta) -> None:
-    """Replaces the meta of a value, also in the node of which the value is one of several results."""
+    """Replace the meta of a value, also in the node of which the value is one of several results."""
     value.meta["val"] = meta
     source = value.args[0] if value.args else None
     if isinstance(source, Node) and isinstance(source.meta["val"], tuple) and isinstance(value.args[1], int):

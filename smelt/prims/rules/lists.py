@@ -17,7 +17,7 @@ BINARY |= {"maximum": "maximum", "minimum": "minimum"}
 
 
 def _each(rule: Callable[..., Any], p: Lowering, *columns: Sequence[Any], **options: Any) -> Any:
-    """The results of `rule` for each tensor of a list.
+    """Returns the results of `rule` for each tensor of a list.
 
     Args:
         columns: per operand of the rule, its values for all results: the call for result i takes item i of each.

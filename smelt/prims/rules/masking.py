@@ -28,9 +28,10 @@ def in_range(
     excluded: int | None = None,
     summed: Sequence[int] | None = None,
 ) -> Any:
-    """A flag whose kernel raises the error `fault` for values out of the range; the value of the flag is not used.
+    """Returns a flag whose kernel raises the error `fault` for values out of the range; the value of the flag is not
+    used.
 
-    NotImplemented if `waits`: then the CPU reads the flag and raises, as in eager.
+    The result is NotImplemented if `waits`: then the CPU reads the flag and raises the error, as in eager.
     """
     if waits:
         return NotImplemented
@@ -49,7 +50,7 @@ def in_range(
 
 @decomposition(aten._unsafe_masked_index.default)
 def masked_index(p: Lowering, x: Node, mask: Node, indices: Sequence[Node | None], fill: Any) -> Any:
-    """x[indices] where the mask is true, else `fill`; where it is false, indices may be out of range."""
+    """Returns x[indices] where the mask is true, else `fill`; where the mask is false, indices may be out of range."""
     if is_empty(shape_of(x)):
         return p.full(p.out.shape, fill, p.out.dtype, p.out.device)
     picked = read_at(p, x, _clamped(p, x, indices))
@@ -58,7 +59,7 @@ def masked_index(p: Lowering, x: Node, mask: Node, indices: Sequence[Node | None
 
 @decomposition(aten._unsafe_masked_index_put_accumulate.default)
 def masked_index_put(p: Lowering, x: Node, mask: Node, indices: Sequence[Node | None], values: Node) -> Any:
-    """x after `x[indices] += values`, without the elements of `values` at which the mask is false."""
+    """Returns x after `x[indices] += values`, without the elements of `values` at which the mask is false."""
     if is_empty(shape_of(x)):
         return x
     shape = common_shape(mask, values)
@@ -69,7 +70,7 @@ def masked_index_put(p: Lowering, x: Node, mask: Node, indices: Sequence[Node | 
 
 
 def _clamped(p: Lowering, x: Node, indices: Sequence[Node | None]) -> tuple[Node | None, ...]:
-    """The indices, clamped to the range from -size to size - 1 of their dimension."""
+    """Returns the indices, clamped to the range from -size to size - 1 of their dimension."""
     return tuple(
         None if i is None else p.minimum(p.maximum(p.convert(i, torch.int64), -n), n - 1)
         for i, n in zip(indices, shape_of(x), strict=False)
@@ -78,7 +79,9 @@ def _clamped(p: Lowering, x: Node, indices: Sequence[Node | None]) -> tuple[Node
 
 @decomposition(aten.masked_scatter_backward.default)
 def masked_scatter_backward(p: Lowering, g: Node, mask: Node, sizes: Sequence[int]) -> Any:
-    """A tensor of shape `sizes` with the elements of g at which the mask is true, in order, followed by zeros."""
+    """Returns a tensor of shape `sizes` with the elements of g at which the mask is true, in order, followed by
+    zeros.
+    """
     available, size = math.prod(sizes), math.prod(shape_of(g))
     if same(size, 0) or same(available, 0):
         return p.full(tuple(sizes), 0, dtype_of(g), p.out.device)

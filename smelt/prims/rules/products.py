@@ -36,9 +36,9 @@ def _uses_blas(p: Lowering) -> bool:
 def _add_to_product(
     p: Lowering, x: Node, product: Callable[[], Node], beta: Any, alpha: Any, by_blas: bool = True
 ) -> Node:
-    """beta * x + alpha * product(), rounded after the addition.
+    """Returns beta * x + alpha * product(), rounded after the addition.
 
-    As in eager, x is ignored if beta is 0, even if it contains NaN; so is the product if alpha is 0 and BLAS would
+    As in eager, x is ignored if beta is 0, even if it contains NaN; the product is ignored if alpha is 0 and BLAS would
     compute it.
     """
 
@@ -56,7 +56,7 @@ def _add_to_product(
 
 
 def _adds_before_rounding(p: Lowering, *numbers: Any) -> bool:
-    """Whether to have the library add the term, so that the result is rounded once: in low precision, if the scales
+    """Whether the library should add the term, so that the result is rounded once: in low precision, if the scales
     `numbers` are constants. Rounding the product before the addition would lose digits where the two cancel.
     """
     return p.out.dtype in LOW_PRECISION and not any(isinstance(n, (Node, Size)) for n in numbers)
@@ -80,7 +80,7 @@ def baddbmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any
 
 
 _MIN_BLAS_MULTIPLICATIONS = 400
-"""Eager uses BLAS for a batch of products if each takes at least this many multiplications, else its own loops."""
+"""Minimum number of multiplications of each product of a batch for which eager uses BLAS instead of its own loops."""
 
 
 @decomposition(aten.addbmm.default)
@@ -140,7 +140,7 @@ def linear(p: Lowering, x: Node, weight: Node, bias: Node | None = None) -> Any:
 
 
 def _per_dimension(values: Sequence[int], rank: int) -> tuple[int, ...]:
-    """One entry per spatial dimension; a list with a single entry applies to all."""
+    """Returns one entry per spatial dimension; a list with a single entry applies to all."""
     return tuple(values) * rank if len(values) == 1 else tuple(values)
 
 

@@ -1,4 +1,4 @@
-"""Random operators, as functions of the graph's seed and a stream number: backward can compute the same numbers.
+"""Random operators as functions of the graph's seed and a stream number, so that backward can draw the same numbers.
 
 With the option `eager_rng`, or in a graph without a seed, the ATen operator remains and draws from torch's generator.
 """
@@ -17,7 +17,9 @@ from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_
 
 
 def uniform01(p: Lowering, shape: tuple[int, ...]) -> Node | None:
-    """Uniform float32 in [0, 1) from a new stream; None if random operators draw from torch's generator."""
+    """Returns uniform float32 values in [0, 1) from a new stream; None if random operators draw from torch's
+    generator.
+    """
     seed = p.seeds.get(p.out.device)
     return None if seed is None or p.eager_rng else p.random(seed, p.next_stream(), shape)
 
@@ -36,7 +38,7 @@ def dropout(p: Lowering, x: Node, rate: float, train: bool | None) -> Any:
 
 
 def _scaled(p: Lowering, x: Node, keep: Node, scale: float) -> Node:
-    """x * scale where `keep` is true, else x * 0, which leaves NaN as eager does."""
+    """Returns x * scale where `keep` is true, else x * 0, which leaves NaN as eager does."""
     a = p.convert(x, compute_dtype(p.out.dtype))
     factor = p.where(keep, p.full_like(a, scale), 0.0)
     return p.convert(p.mul(a, factor), p.out.dtype)
@@ -71,7 +73,8 @@ def _uniform(p: Lowering, low: float, high: float) -> Any:
     drawn = uniform01(p, p.out.shape)
     if drawn is None:
         return NotImplemented
-    if p.out.dtype in (torch.bfloat16, torch.float16):  # no more bits than the dtype has: rounding up must not reach 1
+    # use at most as many bits as the dtype has: rounding up must not reach 1
+    if p.out.dtype in (torch.bfloat16, torch.float16):
         digits = 256.0 if p.out.dtype is torch.bfloat16 else 2048.0
         drawn = p.div(p.floor(p.mul(drawn, digits)), digits)
     drawn = p.convert(drawn, compute_dtype(p.out.dtype))
@@ -90,9 +93,10 @@ def randn(p: Lowering, *args: Any, **options: Any) -> Any:
 
 
 def normal01(p: Lowering, shape: tuple[int, ...]) -> Node | None:
-    """Standard normal float32 by the Box-Muller transform, sqrt(-2 log(1 - u)) cos(2 pi v), with u and v uniform.
+    """Returns standard normal float32 values by the Box-Muller transform, sqrt(-2 log(1 - u)) cos(2 pi v), with u and v
+    uniform.
 
-    None if random operators draw from torch's generator.
+    The result is None if random operators draw from torch's generator.
     """
     u, v = uniform01(p, shape), uniform01(p, shape)
     if u is None or v is None:

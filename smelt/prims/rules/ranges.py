@@ -18,7 +18,7 @@ def _endpoint(p: Lowering, value: Any, shape: tuple[int, ...], dtype: torch.dtyp
 
 
 def _spaced(p: Lowering, start: Any, stop: Any, steps: int, dtype: torch.dtype) -> Node:
-    """`steps` evenly spaced numbers, computed from both ends, so that the last one is exactly stop."""
+    """Returns `steps` evenly spaced numbers, computed from both ends, so that the last one is exactly stop."""
     shape = (steps,)
     first, last = _endpoint(p, start, shape, dtype), _endpoint(p, stop, shape, dtype)
     if steps < 2:

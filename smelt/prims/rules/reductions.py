@@ -19,24 +19,24 @@ Dims = Sequence[int] | int | None
 
 
 def count_over(x: Node, dims: Sequence[int]) -> int:
-    """The number of elements of x that a reduction over dims combines into each result."""
+    """Returns the number of elements of x that a reduction over dims combines into each result."""
     return math.prod(shape_of(x)[d] for d in dims)
 
 
 def reduce(p: Lowering, name: str, x: Node, dims: Sequence[int], keep: bool) -> Node:
-    """Applies the reduction prim `name`; with `keep` the reduced dimensions remain, with size 1."""
+    """Apply the reduction prim `name`; with `keep` the reduced dimensions remain, with size 1."""
     result = p.emit(PRIMS[name], x, tuple(dims))
     return p.keep(result, dims) if keep and dims else result
 
 
 def mean_of(p: Lowering, x: Node, dims: Sequence[int], keep: bool = False) -> Node:
-    """The mean over dims, in the dtype of x; NaN if there are no elements."""
+    """Returns the mean over dims, in the dtype of x; NaN if there are no elements."""
     total, count = reduce(p, "sum", x, dims, keep), count_over(x, dims)
     return p.full_like(total, math.nan) if same(count, 0) else p.div(total, as_float(count))
 
 
 def _accumulation_operand(p: Lowering, x: Node) -> Node:
-    """x rounded to the dtype of the result, then converted to the dtype in which it is accumulated."""
+    """Returns x rounded to the dtype of the result, then converted to the dtype in which it is accumulated."""
     return p.convert(p.convert(x, p.out.dtype), compute_dtype(p.out.dtype))
 
 
@@ -47,7 +47,9 @@ def sum_(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtyp
 
 @decomposition(aten.mean.default, aten.mean.dim)
 def mean(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
-    """Rounded as in eager: a CPU divides the sum by the count, a GPU multiplies the sum by the rounded inverse."""
+    """Compute the mean, rounded as in eager: a CPU divides the sum by the count, a GPU multiplies the sum by the
+    rounded inverse.
+    """
     x, dims = _accumulation_operand(p, x), p.dims_of(x, dims)
     count = count_over(x, dims)
     if not on_gpu(p) or same(count, 0):
@@ -86,7 +88,7 @@ def aminmax(p: Lowering, x: Node, *, dim: int | None = None, keepdim: bool = Fal
 
 
 def _comparable(p: Lowering, x: Node) -> Node:
-    """x in a dtype that the prims `argmax` and `argmin` take: bool as uint8, low precision as float32."""
+    """Returns x in a dtype that the prims `argmax` and `argmin` take: bool as uint8, low precision as float32."""
     return p.convert(x, torch.uint8) if dtype_of(x) is torch.bool else p.widen(x)
 
 
@@ -146,11 +148,11 @@ def count_nonzero(p: Lowering, x: Node, dims: Dims = None) -> Node:
 
 
 def moments(p: Lowering, x: Node, dims: Sequence[int]) -> tuple[Node, Node]:
-    """(variance, mean) over dims, which remain with size 1.
+    """Returns (variance, mean) over dims, which remain with size 1.
 
-    The corrected two-pass algorithm of Chan, Golub and LeVeque (1983): the mean first, then the deviations from it.
-    Far from zero, the rounding error of the mean may exceed the distances between the values. The deviations from the
-    exact mean sum to zero, so the sum of the computed ones measures this error; both results are corrected by it.
+    It uses the corrected two-pass algorithm of Chan, Golub and LeVeque (1983): the mean first, then the deviations from
+    it. Far from zero, the rounding error of the mean may exceed the distances between the values. The deviations from
+    the exact mean sum to zero, so the sum of the computed ones measures this error; both results are corrected by it.
     """
     middle, count = mean_of(p, x, dims, keep=True), count_over(x, dims)
     if same(count, 0) or not dims:
@@ -164,7 +166,7 @@ def moments(p: Lowering, x: Node, dims: Sequence[int]) -> tuple[Node, Node]:
 
 
 def _variance(p: Lowering, squares: Node, x: Node, dims: Sequence[int], correction: float) -> Node:
-    """The sum of the squared deviations, divided by the number of elements less the correction."""
+    """Returns the sum of the squared deviations, divided by the number of elements less the correction."""
     total, count = reduce(p, "sum", squares, dims, keep=True), count_over(x, dims)
     if isinstance(count, Size) and correction != int(correction):
         rest = p.sub(p.full_like(total, count), float(correction))
@@ -176,10 +178,10 @@ def _variance(p: Lowering, squares: Node, x: Node, dims: Sequence[int], correcti
 
 
 def shifted_moments(p: Lowering, x: Node, dims: Sequence[int]) -> tuple[Node, Node]:
-    """(variance, mean) over dims, which remain with size 1, from two sums that need only one pass over memory.
+    """Returns (variance, mean) over dims, which remain with size 1, from two sums that need only one pass over memory.
 
-    The shifted-data algorithm of Chan, Golub and LeVeque (1983): the first element is subtracted before summing, so
-    that little cancels where the mean is far from zero. x must not be empty.
+    It uses the shifted-data algorithm of Chan, Golub and LeVeque (1983): the first element is subtracted before
+    summing, which avoids cancellation if the mean is far from zero. x must not be empty.
     """
     shape = shape_of(x)
     stops = tuple(1 if d in dims else n for d, n in enumerate(shape))
@@ -192,10 +194,12 @@ def shifted_moments(p: Lowering, x: Node, dims: Sequence[int]) -> tuple[Node, No
 
 
 def _var_mean(p: Lowering, x: Node, dims: Dims, correction: Any, keepdim: bool) -> tuple[Node, Node]:
-    """(variance, mean) over dims, not yet rounded to the result's dtype; on a CPU they are float64, as in eager.
+    """Returns (variance, mean) over dims, not yet rounded to the result's dtype; on a CPU they are float64, as in
+    eager.
 
-    The first pass subtracts the first element, the second one the mean of these differences. So nothing cancels far
-    from zero, and the variance of equal elements is exactly 0. On a GPU float32 squares of 1e20 overflow, as in eager.
+    The first pass subtracts the first element, the second one the mean of these differences. This avoids cancellation
+    far from zero, and the variance of equal elements is exactly 0. On a GPU float32 squares of 1e20 overflow, as in
+    eager.
     """
     dims, shape = p.dims_of(x, dims), shape_of(x)
     a = p.convert(x, torch.float64) if p.out.device.type == "cpu" else p.widen(x)
@@ -275,7 +279,7 @@ def vector_norm(
 
 
 def norm_of(p: Lowering, a: Node, order: float, dims: Sequence[int], keep: bool) -> Node:
-    """The vector norm over dims, in the dtype of a."""
+    """Returns the vector norm over dims, in the dtype of a."""
     size = p.abs(a)
     if order == math.inf:
         return reduce(p, "amax", size, dims, keep)

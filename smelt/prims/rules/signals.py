@@ -15,8 +15,8 @@ from smelt.shapes.size import Size
 
 
 def _window(shape: Callable[..., Node]) -> Callable[..., Any]:
-    """The rule for `window(length, periodic, ...)`. `shape(p, angle, ...)` computes the window from the angle at each
-    position, which goes from 0 to 2 pi over the window.
+    """Returns the rule for `window(length, periodic, ...)`. `shape(p, angle, ...)` computes the window from the angle
+    at each position, which goes from 0 to 2 pi over the window.
     """
 
     def rule(p: Lowering, length: int, periodic: bool = True, *options: float, **kwargs: Any) -> Any:
@@ -56,7 +56,7 @@ for _name, _shape in {
 
 @decomposition(aten.fft_fftfreq.default)
 def frequencies(p: Lowering, n: int, d: float = 1.0, **options: Any) -> Node:
-    """Multiples of 1 / (n d): first the non-negative frequencies, then the negative ones."""
+    """Returns multiples of 1 / (n d): first the non-negative frequencies, then the negative ones."""
     position = p.iota(n, 0, 1, torch.int64, p.out.device)
     position = p.where(p.lt(position, (n + 1) // 2), position, p.sub(position, n))
     return p.convert(p.mul(p.convert(position, compute_dtype(p.out.dtype)), 1 / (n * d)), p.out.dtype)

@@ -22,7 +22,7 @@ def cross(p: Lowering, x: Node, y: Node, *, dim: int = -1) -> Node:
         return p.cat(tuple(minus(p.mul(u[j], v[i]), u[i], v[j]) for i, j in turns), dim)
 
     def minus(second: Node, one: Node, other: Node) -> Node:
-        """one * other - second, rounded once as in eager's kernels (so cross(v, v) need not be 0)."""
+        """Returns one * other - second, rounded once as in eager's kernels (so cross(v, v) need not be 0)."""
         if p.out.dtype.is_floating_point:
             return p.fma(one, other, p.neg(second))
         return p.sub(p.mul(one, other), second)
@@ -41,7 +41,7 @@ def dist(p: Lowering, x: Node, y: Node, order: Any = 2) -> Any:
 
 @decomposition(aten.renorm.default)
 def renorm(p: Lowering, x: Node, order: Any, dim: int, limit: Any) -> Node:
-    """x, with each slice along dim whose norm exceeds the limit scaled down to the limit."""
+    """Returns x, with each slice along dim whose norm exceeds the limit scaled down to the limit."""
     dim %= rank_of(x)
     a, shape = p.widen(x), shape_of(x)
     others = tuple(d for d in range(rank_of(x)) if d != dim)
@@ -62,7 +62,7 @@ def trilinear(
     summed: Sequence[int],
     unrolled: int = 1,
 ) -> Node:
-    """x * y * z, summed over the dimensions `summed`.
+    """Returns x * y * z, summed over the dimensions `summed`.
 
     Args:
         new_x, new_y, new_z: positions at which each operand first gets new dimensions of size 1.

@@ -70,7 +70,7 @@ def t(p: Lowering, x: Node) -> Node:
 
 
 def cut(p: Lowering, x: Node, dim: int, start: int, stop: int, step: int = 1) -> Node:
-    """x[..., start:stop:step, ...] along dim; 0 <= start <= stop <= size must hold."""
+    """Returns x[..., start:stop:step, ...] along dim, for 0 <= start <= stop <= size."""
     shape = shape_of(x)
     starts = tuple(start if d == dim else 0 for d in range(len(shape)))
     stops = tuple(stop if d == dim else n for d, n in enumerate(shape))
@@ -79,7 +79,7 @@ def cut(p: Lowering, x: Node, dim: int, start: int, stop: int, step: int = 1) ->
 
 
 def bounds(size: int, start: int | None, stop: int | None) -> tuple[int, int]:
-    """Python's slice bounds, clamped into 0 <= start <= stop <= size."""
+    """Returns Python's slice bounds, clamped to 0 <= start <= stop <= size."""
     start = 0 if start is None else start
     stop = size if stop is None else stop
     start = larger(start + size, 0) if start < 0 else smaller(start, size)  # type: ignore[assignment]
@@ -92,7 +92,8 @@ def slice_(p: Lowering, x: Node, dim: int = 0, start: int | None = None, end: in
     dim %= rank_of(x)
     first, stop = bounds(shape_of(x)[dim], start, end)
     size = p.out.shape[dim]
-    if step == 1 and not same(stop - first, size):  # equal, but a different expression, such as `s // 2` for an odd s
+    # the size may be equal but have another expression, such as `s // 2` for an odd s
+    if step == 1 and not same(stop - first, size):
         stop = first + size
     return cut(p, x, dim, first, stop, step)
 
@@ -120,7 +121,7 @@ def unbind(p: Lowering, x: Node, dim: int = 0) -> tuple[Node, ...]:
 
 
 def _split(p: Lowering, x: Node, dim: int) -> tuple[Node, ...]:
-    """x split along dim; the sizes are those of the ATen node's results."""
+    """Returns x split along dim; the sizes are those of the ATen node's results."""
     dim %= rank_of(x)
     pieces, at = [], 0
     for meta in p.result:
@@ -233,7 +234,7 @@ def slice_backward(
 
 
 def _zeros_with_slice(p: Lowering, g: Node, sizes: Sequence[int], dim: int, start: int, step: int) -> Node:
-    """A tensor of zeros of shape `sizes`, after `zeros[..., start::step, ...] = g` along dim."""
+    """Returns a tensor of zeros of shape `sizes`, after `zeros[..., start::step, ...] = g` along dim."""
     count = shape_of(g)[dim]
     rank = len(sizes)
     if step == 1 or same(count, 0) or same(count, 1):
@@ -297,7 +298,7 @@ def slice_scatter(
 
 
 def put(p: Lowering, x: Node, src: Node, dim: int, start: int, stop: int, step: int = 1) -> Node:
-    """x after `x[..., start:stop:step, ...] = src` along dim; src is converted and broadcast."""
+    """Returns x after `x[..., start:stop:step, ...] = src` along dim; src is converted and broadcast."""
     shape = shape_of(x)
     starts = tuple(start if d == dim else 0 for d in range(len(shape)))
     stops = tuple(stop if d == dim else n for d, n in enumerate(shape))
@@ -328,7 +329,7 @@ def rot90(p: Lowering, x: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Nod
 
 
 def _view_base(node: Node) -> Node:
-    """The node at the start of a chain of ATen views, whose memory they share."""
+    """Returns the node at the start of a chain of ATen views, whose memory they share."""
     while isinstance(node.target, OpOverload) and op_info(node.target).kind is Kind.VIEW:
         node = node.all_input_nodes[0]
     return node
@@ -336,9 +337,10 @@ def _view_base(node: Node) -> Node:
 
 @decomposition(aten.as_strided.default, aten.as_strided_copy.default)
 def as_strided(p: Lowering, x: Node, sizes: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Any:
-    """The operand flattened in memory order, read at the offsets that the sizes and strides describe.
+    """Returns the operand flattened in memory order, read at the offsets that the sizes and strides describe.
 
-    NotImplemented for inputs and views of them: they may share a larger storage, which only the ATen operator can read.
+    The result is NotImplemented for inputs and views of them: they may share a larger storage, which only the ATen
+    operator can read.
 
     Raises:
         CompileError: the operand does not contain all elements of its storage.

@@ -15,14 +15,14 @@ def _other_dims(x: Node, dim: int) -> tuple[int, ...]:
 
 
 def _broadcast_over(p: Lowering, value: Node, like: Node, dim: int) -> Node:
-    """A vector with one number per index of `dim`, broadcast to the shape of `like`."""
+    """Returns a vector with one number per index of `dim`, broadcast to the shape of `like`."""
     shape: Sequence[int] = shape_of(like)
     return p.broadcast_in_dim(p.reshape(value, (shape[dim],)), shape, (dim,))
 
 
 @decomposition(aten._weight_norm_interface.default)
 def weight_norm(p: Lowering, v: Node, g: Node, dim: int = 0) -> Any:
-    """(v scaled to the norm g, norm of v). Norms are over all dimensions but `dim`."""
+    """Returns (v scaled to the norm g, norm of v). Norms are over all dimensions but `dim`."""
     if not 0 <= dim < rank_of(v):
         return NotImplemented
     weight, lengths = p.result

@@ -1,6 +1,6 @@
 """Scaled dot product attention as PyTorch dispatches it: to a kernel for CPUs, or to one of three fused CUDA kernels.
 
-Our own kernel `attention_tiled` replaces the memory-efficient CUDA kernel in two cases: for float32 operands whose
+Smelt's kernel `attention_tiled` replaces the memory-efficient CUDA kernel in two cases: for float32 operands whose
 products may be rounded to TF32, which that kernel does not use; and for dropout with the graph's seed, because that
 kernel needs a seed on the CPU. See docs/decisions/0021.
 """
@@ -40,7 +40,7 @@ def _emit(p: Lowering, name: str, given: Mapping[str, Any]) -> Any:
 
 
 def _forward(p: Lowering, name: str, **given: Any) -> Any:
-    """The results of a kernel, and zeros for the results that only the gradient of dropout needs."""
+    """Returns the results of a kernel, and zeros for the results that only the gradient of dropout needs."""
     out, sums = _emit(p, name, given)
     promised = p.result[1]
     if promised is not None and is_empty(shape_of(sums)) and not is_empty(promised.shape):
@@ -146,15 +146,16 @@ BIAS_ROW_ALIGNMENT_BYTES = 16
 
 
 def _without_constant_zero(bias: Optional) -> Optional:
-    """The bias, or None if it is a constant 0. Models build such masks only when they are compiled."""
+    """Returns the bias, or None if it is a constant 0. Models make such masks only when they are compiled."""
     return None if bias is not None and constant_of(bias) == 0 else bias
 
 
 def _contiguous_rows(p: Lowering, bias: Optional) -> Optional:
-    """The bias with a stride of 1 in its last dimension, which the kernels need; a copy if it has another stride.
+    """Returns the bias with a stride of 1 in its last dimension, which the kernels need; a copy if it has another
+    stride.
 
-    In eager it is the result of an addition and so contiguous. If the addend is a constant 0 and has been removed, the
-    bias may be a transposed view of a table of positions.
+    In eager the bias is the result of an addition and so contiguous. If the addend is a constant 0 and has been
+    removed, the bias may be a transposed view of a table of positions.
     """
     if bias is None:
         return None
@@ -172,7 +173,8 @@ def _contiguous_rows(p: Lowering, bias: Optional) -> Optional:
 
 
 def _unbroadcast(p: Lowering, bias: Optional) -> Optional:
-    """The bias with size 1 in the dimensions over which it is broadcast (batches, heads, rows), to read less memory.
+    """Returns the bias with size 1 in the dimensions over which it is broadcast (batches, heads, rows), to read less
+    memory.
 
     The bias is unchanged if elements of a row are broadcast, too, or if the rows would not be aligned.
     """
@@ -191,16 +193,16 @@ def _unbroadcast(p: Lowering, bias: Optional) -> Optional:
 
 
 MAX_TILED_HEAD_WIDTH = 128
-"""The largest width of a head, in elements, that our own kernel supports."""
+"""Maximum width of a head, in elements, that smelt's kernel supports."""
 
 
 def _library_bias(p: Lowering, bias: Optional) -> Optional:
-    """The bias in the smallest form that a library kernel accepts."""
+    """Returns the bias in the smallest form that a library kernel accepts."""
     return _unbroadcast(p, _contiguous_rows(p, _without_constant_zero(bias)))
 
 
 def _tiled_precision(p: Lowering, q: Node, k: Node, v: Node, bias: Optional, dropout: float) -> str | None:
-    """The precision of the products if our own kernel is to be used; None for the library's kernel.
+    """Returns the precision of the products if smelt's kernel is used; None for the library's kernel.
 
     The rules of forward and backward get the same operands, and so choose the same kernel.
     """
@@ -218,13 +220,15 @@ def _tiled_precision(p: Lowering, q: Node, k: Node, v: Node, bias: Optional, dro
 
 
 def _stream(offset: Node) -> int:
-    """The random stream of the forward, which it returned as the constant `offset`."""
+    """Returns the random stream of the forward, which the forward returned as the constant `offset`."""
     assert offset.target is PRIMS["full"], offset
     return int(offset.args[1])  # type: ignore[arg-type]
 
 
 def _tiled_backward(p: Lowering, **given: Any) -> Any:
-    """The gradients of q, k and v with eager's strides; the gradient of the bias has the kernel's own strides."""
+    """Returns the gradients of q, k and v with eager's strides; the gradient of the bias has the kernel's own
+    strides.
+    """
     values = _emit(p, "attention_tiled_backward", given)
     for value, meta in zip(values[:3], p.result[:3], strict=True):
         if value is not None and meta is not None:
@@ -267,7 +271,7 @@ def efficient_backward(
     if precision := _tiled_precision(p, q, k, v, bias, dropout):
         if not dropout:
             return _tiled_backward(p, **how, bias=bias, seed=None, dropout=0.0, stream=0, precision=precision)
-        if seed in p.seeds.values():  # forward used our kernel, too, and returned its stream as the offset
+        if seed in p.seeds.values():  # the forward also used smelt's kernel, and returned its stream as the offset
             drawn = {"seed": seed, "dropout": dropout, "stream": _stream(offset)}
             return _tiled_backward(p, **how, **drawn, bias=bias, precision=precision)
     if dropout:

@@ -1,4 +1,4 @@
-"""LSTM and GRU cells, which eager computes in one CUDA kernel each, and their gradients."""
+"""LSTM and GRU cells, each of which eager computes in one CUDA kernel, and their gradients."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ LIBRARY |= {aten._cudnn_init_dropout_state.default}
 
 
 def _gates(p: Lowering, x: Node, count: int) -> list[Node]:
-    """x of shape (batch, count * width), split into `count` gates of shape (batch, width), in the compute dtype."""
+    """Returns x of shape (batch, count * width), split into `count` gates of shape (batch, width), in the compute
+    dtype.
+    """
     batch, width = shape_of(x)[0], shape_of(x)[1] // count
     wide = p.widen(x)
     return [p.slice(wide, (0, i * width), (batch, (i + 1) * width), (1, 1)) for i in range(count)]
 
 
 def _added(p: Lowering, gates: list[Node], bias: Optional) -> list[Node]:
-    """The gates plus the bias, whose shape is (gates * width,)."""
+    """Returns the gates plus the bias, whose shape is (gates * width,)."""
     if bias is None:
         return gates
     wide, (batch, width) = p.widen(bias), shape_of(gates[0])
@@ -46,7 +48,9 @@ def _slope_of_tanh(p: Lowering, y: Node) -> Node:
 def lstm_cell(
     p: Lowering, x: Node, h: Node, c: Node, x_bias: Optional = None, h_bias: Optional = None
 ) -> tuple[Node, Node, Node]:
-    """(hidden, cell, the gates, which backward needs). The gates are in the order input, forget, cell, output."""
+    """Returns (hidden, cell, the gates, which the backward needs). The gates are in the order input, forget, cell,
+    output.
+    """
     pairs = zip(_added(p, _gates(p, x, 4), x_bias), _added(p, _gates(p, h, 4), h_bias), strict=True)
     sums = [p.add(a, b) for a, b in pairs]
     input_gate, forget_gate, candidate, output_gate = (
@@ -88,7 +92,7 @@ def _of_bias(p: Lowering, gates: Node, has_bias: bool) -> Optional:
 def gru_cell(
     p: Lowering, x: Node, h: Node, hidden: Node, x_bias: Optional = None, h_bias: Optional = None
 ) -> tuple[Node, Node]:
-    """(hidden, workspace for backward). The gates are in the order reset, update, new."""
+    """Returns (hidden, workspace for the backward). The gates are in the order reset, update, new."""
     xs, hs = _added(p, _gates(p, x, 3), x_bias), _added(p, _gates(p, h, 3), h_bias)
     reset, update = (p.sigmoid(p.add(a, b)) for a, b in zip(xs[:2], hs[:2], strict=True))
     candidate = p.tanh(p.add(xs[2], p.mul(reset, hs[2])))

@@ -24,7 +24,9 @@ NONE, MEAN, SUM = 0, 1, 2
 def _valid_targets(
     p: Lowering, target: Node, weight: Node | None, ignored: int, dtype: torch.dtype
 ) -> tuple[Node, Node, Any]:
-    """(whether each target is not `ignored`, the targets with 0 for ignored ones, the class weight of each or None)."""
+    """Returns (whether each target is not `ignored`, the targets with 0 for ignored ones, the class weight of each or
+    None).
+    """
     target = p.convert(target, torch.int64)
     valid = p.ne(target, ignored)
     safe = p.where(valid, target, 0)
@@ -67,7 +69,9 @@ def nll_loss_backward(
     ignored: int,
     total: Node,
 ) -> Node:
-    """Compares the class numbers with the targets: unlike a scatter, this fuses with readers of the gradient."""
+    """Compute the gradient by a comparison of class numbers with the targets: unlike a scatter, this fuses with readers
+    of the gradient.
+    """
     shape, wide = shape_of(x), compute_dtype(dtype_of(x))
     dim = 1 if len(shape) > 1 else 0
     valid, safe, each = _valid_targets(p, target, weight, ignored, wide)
@@ -101,7 +105,7 @@ def _loss(p: Lowering, compute: Callable[..., Node], reduction: int, *operands: 
 
 
 def _gradient(p: Lowering, compute: Callable[..., Node], reduction: int, g: Node, *operands: Node) -> Node:
-    """g * compute(operands), divided by the number of elements if the reduction is a mean."""
+    """Returns g * compute(operands), divided by the number of elements if the reduction is a mean."""
 
     def each(g: Node, *ready: Node) -> Node:
         size = math.prod(shape_of(ready[0]))

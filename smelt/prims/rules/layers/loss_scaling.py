@@ -28,7 +28,7 @@ def unscale(p: Lowering, gradients: Sequence[Node], found_inf: Node, inv_scale: 
 def update_scale(
     p: Lowering, scale: Node, tracker: Node, found_inf: Node, growth: float, backoff: float, interval: int
 ) -> Any:
-    """(new scale, new tracker). The tracker counts consecutive steps in which all gradients were finite.
+    """Returns (new scale, new tracker). The tracker counts consecutive steps in which all gradients were finite.
 
     After a gradient that is not finite, the scale is multiplied by `backoff`; after `interval` steps in a row without
     one, by `growth`, unless the product overflows. In both cases the tracker restarts at 0.

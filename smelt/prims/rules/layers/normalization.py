@@ -27,14 +27,14 @@ Optional = Node | None
 
 
 def _wide(p: Lowering, *values: Optional) -> list[Any]:
-    """The operands in the widest compute dtype among them."""
+    """Returns the operands in the widest compute dtype among them."""
     dtypes = {compute_dtype(dtype_of(v)) for v in values if v is not None}
     wide = max(dtypes, key=lambda d: d.itemsize)
     return [None if v is None else p.convert(v, wide) for v in values]
 
 
 def _to_result(p: Lowering, value: Optional, result: Any) -> Any:
-    """The value in the dtype and shape of the meta `result`; None for a result that is not requested."""
+    """Returns the value in the dtype and shape of the meta `result`; None for a result that is not requested."""
     if result is None or value is None:
         return None
     return p.convert(p.reshape(value, result.shape), result.dtype)
@@ -64,7 +64,7 @@ def layer_norm(
 
 
 def _gradient_through_normalization(p: Lowering, g: Node, normal: Node, rstd: Node, dims: Sequence[int]) -> Node:
-    """rstd * (g - mean(g) - normal * mean(g * normal)): the gradient through (x - mean) * rstd."""
+    """Returns rstd * (g - mean(g) - normal * mean(g * normal)): the gradient through (x - mean) * rstd."""
     shape = shape_of(g)
     g_mean = p.broadcast(mean_of(p, g, dims, keep=True), shape)
     dot = p.broadcast(mean_of(p, p.mul(g, normal), dims, keep=True), shape)
@@ -202,7 +202,7 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Any, ...]:
-    """(out, mean, 1 / standard deviation, new running mean, new running variance), all in the compute dtype."""
+    """Returns (out, mean, 1 / standard deviation, new running mean, new running variance), all in the compute dtype."""
     shape = shape_of(x)
     dims = tuple(d for d in range(len(shape)) if d != 1)
     a, w, b, old_mean, old_var = _wide(p, x, weight, bias, running_mean, running_var)
@@ -224,7 +224,7 @@ def _batch_norm(
 
 
 def _statistics(p: Lowering, a: Node, dims: Sequence[int]) -> tuple[Node, Node]:
-    """(variance, mean): in one pass on a GPU; in two on a CPU, where the second one reads from the cache."""
+    """Returns (variance, mean): in one pass on a GPU; in two passes on a CPU, where the second reads from the cache."""
     return shifted_moments(p, a, dims) if device_of(a).type == "cuda" else moments(p, a, dims)
 
 
@@ -235,7 +235,9 @@ def _unbiased(p: Lowering, variance: Node, count: int) -> Node:
 
 
 def _results(p: Lowering, values: Sequence[Any], training: bool) -> tuple[Any, ...]:
-    """The values in the dtypes of the results. In evaluation, statistics that eager does not save are empty tensors."""
+    """Returns the values in the dtypes of the results. In evaluation, statistics that eager does not save are empty
+    tensors.
+    """
     done = []
     for i, (value, meta) in enumerate(zip(values, p.result, strict=False)):
         if i in (1, 2) and not training and same_all(meta.shape, (0,)):
@@ -319,7 +321,7 @@ def batch_norm_backward(
 
 
 def _shifted_and_sum(p: Lowering, a: Node, dim: int) -> tuple[Node, Node]:
-    """(a - max, sum of exp(a - max)), both along dim. The sum lacks this dimension."""
+    """Returns (a - max, sum of exp(a - max)), both along dim. The sum lacks this dimension."""
     shape = shape_of(a)
     shifted = p.sub(a, p.spread(p.amax(a, (dim,)), shape, (dim,)))
     return shifted, p.sum(p.exp(shifted), (dim,))
@@ -381,7 +383,7 @@ def log_softmax_backward(p: Lowering, g: Node, y: Node, dim: int, dtype: Any) ->
 
 
 def _back_over_dim(p: Lowering, g: Node, y: Node, dim: int, compute: Any) -> Any:
-    """Applies `compute` along dim. A tensor without dimensions is a row of one element: as in eager, its gradient is 0,
+    """Apply `compute` along dim. A tensor without dimensions is a row of one element: as in eager, its gradient is 0,
     or NaN for NaN and infinity.
     """
     g, y = _wide(p, g, y)

@@ -51,11 +51,11 @@ def has_number(p: Lowering, number: Any, x: Node, *, assume_unique: bool = False
     return p.logical_not(found) if invert else found
 
 
-# -- batch norms with the result `reserve`, which only cuDNN fills: here it is empty
+# -- batch norms with the result `reserve`, which only cuDNN fills: in these rules it is empty
 
 
 def _with_reserve(p: Lowering, compute: Callable[[], Any]) -> Any:
-    """The results of a batch norm with an empty `reserve` inserted as the fourth."""
+    """Returns the results of a batch norm with an empty `reserve` inserted as the fourth result."""
     out, mean, rstd, reserve, *rest = metas = p.result
     p.result = (out, mean, rstd, *rest)
     values = compute()
@@ -91,7 +91,9 @@ def batch_norm_backward(p: Lowering, g: Node, x: Node, weight: Any, *rest: Any) 
 def rrelu(
     p: Lowering, x: Node, noise: Node, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False, **options: Any
 ) -> Any:
-    """(out, slope of each element); in evaluation (out, noise), with the mean of lower and upper as the slope."""
+    """Returns (out, slope of each element); in evaluation (out, noise), with the mean of lower and upper as the
+    slope.
+    """
     if not training:
         slope = (lower + upper) / 2
         return p.pointwise(lambda a: p.where(p.gt(a, 0), a, p.mul(a, slope)), x), noise

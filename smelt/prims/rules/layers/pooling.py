@@ -49,7 +49,9 @@ def max_pool2d_backward(
 
 
 def _tiles(x: tuple[int, ...], kernel: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, int]]:
-    """The shape (..., rows, height, columns, width) of images of shape x split into windows; its window dimensions."""
+    """Returns the shape (..., rows, height, columns, width) of images of shape x split into windows, and its window
+    dimensions.
+    """
     *lead, h, w = x
     return (*lead, h // kernel[0], kernel[0], w // kernel[1], kernel[1]), (len(lead) + 1, len(lead) + 3)
 

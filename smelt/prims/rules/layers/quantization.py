@@ -14,7 +14,9 @@ _SUPPORTED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def _fake_quantized(p: Lowering, x: Node, scale: Any, zero: Any, low: int, high: int) -> tuple[Node, Node]:
-    """(x quantized to the integers low to high and converted back, whether x was in their range), in float32."""
+    """Returns (x quantized to the integers low to high and converted back, whether x was in their range), in
+    float32.
+    """
     step = p.add(p.round(p.mul(x, p.reciprocal(scale))), zero)
     inside = p.logical_and(p.ge(step, float(low)), p.le(step, float(high)))
     kept = p.minimum(p.where(p.ge(step, float(low)), step, float(low)), float(high))  # NaN becomes low

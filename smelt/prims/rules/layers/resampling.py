@@ -19,7 +19,7 @@ def _read(p: Lowering, x: Node, dim: int, positions: Node) -> Node:
 
 
 def _read_gradient(p: Lowering, g: Node, dim: int, positions: Node, size: int) -> Node:
-    """The gradient of `_read`: the elements of g, summed at the positions that `_read` took them from."""
+    """Returns the gradient of `_read`: the elements of g, summed at the positions from which `_read` took them."""
     shape = shape_of(g)
     zeros = p.full((*shape[:dim], size, *shape[dim + 1 :]), 0, dtype_of(g), p.out.device)
     indices = tuple(positions if d == dim else None for d in range(len(shape)))
@@ -34,7 +34,7 @@ def _ignores_scale(p: Lowering, before: Sequence[int], after: Sequence[int], dim
 
     Args:
         before, after: shapes of input and output.
-        each: whether GPU kernels, too, decide for each dimension separately. Otherwise they copy only if no size
+        each: whether GPU kernels also decide for each dimension separately. Otherwise they copy only if no size
             changes. CPU kernels always decide separately.
     """
     if not each and p.out.device.type != "cpu":
@@ -43,7 +43,9 @@ def _ignores_scale(p: Lowering, before: Sequence[int], after: Sequence[int], dim
 
 
 def _unless_sizes_are_equal(p: Lowering, position: Node, at: Node, size: int, out: int) -> Node:
-    """`at`, or `position` if the sizes are equal. Only symbolic sizes are compared: callers have compared constants."""
+    """Returns `at`, or `position` if the sizes are equal. Only symbolic sizes are compared: callers have compared
+    constants.
+    """
     if not isinstance(size, Size) and not isinstance(out, Size):
         return at
     if known_less(size, out) or known_less(out, size):
@@ -56,7 +58,7 @@ def _scale_of_dim(scales: Sequence[float | None], i: int) -> float | None:
 
 
 def _scaled(p: Lowering, position: Node, scale: float | None, size: int, out: int) -> Node:
-    """position / scale for a given scale, else position * input size / output size."""
+    """Returns position / scale for a given scale, else position * input size / output size."""
     if scale:
         return p.mul(position, 1 / scale)
     if isinstance(size, Size) or isinstance(out, Size):
@@ -65,7 +67,7 @@ def _scaled(p: Lowering, position: Node, scale: float | None, size: int, out: in
 
 
 def _repetitions(scales: Sequence[float | None], i: int, size: int, out: int) -> int | None:
-    """How many times each input element is repeated; None if that is not the same number for all."""
+    """Returns the number of times that each input element is repeated; None if it differs between elements."""
     factor, scale = exact_quotient(out, size), _scale_of_dim(scales, i)
     if factor is None or (scale and (isinstance(factor, Size) or 1 / scale != 1 / factor)):
         return None
@@ -75,12 +77,12 @@ def _repetitions(scales: Sequence[float | None], i: int, size: int, out: int) ->
 def _nearest_positions(
     p: Lowering, size: int, out: int, scale: float | None, exact: bool = False, keeps: bool = True
 ) -> Node:
-    """The input position that each output position reads: floor(position * size / out), or with a given scale
+    """Returns the input position that each output position reads: floor(position * size / out), or with a given scale
     floor(position / scale).
 
     Args:
         exact: use position + 0.5, the middle of the output element, instead of position.
-        keeps: read the same position if the sizes are equal, whatever the scale.
+        keeps: read the same position if the sizes are equal, independent of the scale.
     """
     position = p.iota(out, 0, 1, torch.float32, p.out.device)
     at = _scaled(p, p.add(position, 0.5) if exact else position, scale, size, out)
@@ -90,7 +92,7 @@ def _nearest_positions(
 
 @decomposition(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
 def upsample_nearest(p: Lowering, x: Node, sizes: Sequence[int], *scales: float | None) -> Any:
-    """Repeats each element if the factor is a whole number; else reads at `_nearest_positions`."""
+    """Repeat each element if the factor is a whole number; else read at `_nearest_positions`."""
     if is_empty(shape_of(x)):
         return NotImplemented
     # in one and three dimensions eager uses the scale even if the sizes are equal
@@ -166,8 +168,8 @@ def upsample_nearest_exact_backward(
 
 
 def _weights(p: Lowering, like: Node, size: int, out: int, align: bool, scale: float | None) -> tuple[Node, Node, Node]:
-    """(left index, right index, weight of the right element) per output element; computed in the dtype of `like`, as in
-    eager.
+    """Returns (left index, right index, weight of the right element) per output element, computed in the dtype of
+    `like`, as in eager.
     """
     position = p.iota(out, 0, 1, dtype_of(like), p.out.device)
     if align:
@@ -228,7 +230,7 @@ def upsample_linear_backward(
 
 
 def _padded_positions(p: Lowering, size: int, low: int, high: int, reflect: bool) -> Node:
-    """The source position of each element of a padded dimension."""
+    """Returns the source position of each element of a padded dimension."""
     position = p.iota(size + low + high, -low, 1, torch.int64, p.out.device)
     if reflect:
         return p.sub(size - 1, p.abs(p.sub(size - 1, p.abs(position))))
@@ -238,7 +240,7 @@ def _padded_positions(p: Lowering, size: int, low: int, high: int, reflect: bool
 def _for_padded_dims(
     p: Lowering, x: Node, sizes: Sequence[int], amounts: Sequence[int], reflect: bool, step: Callable[..., Node]
 ) -> Any:
-    """Applies `step(x, dim, positions, size)` along each padded dimension; `sizes` is the shape without padding."""
+    """Apply `step(x, dim, positions, size)` along each padded dimension; `sizes` is the shape without padding."""
     if is_empty(sizes):
         return NotImplemented
     for i in range(len(amounts) // 2):
@@ -278,9 +280,9 @@ for _rank in (1, 2, 3):
 
 @decomposition(aten.affine_grid_generator.default)
 def affine_grid(p: Lowering, theta: Node, size: Sequence[int], align: bool) -> Any:
-    """The points at which to sample an image or a volume: the affine map theta, applied to a regular grid.
+    """Returns the points at which to sample an image or a volume: the affine map theta, applied to a regular grid.
 
-    Coordinates go from -1 to 1; that of the last dimension of the image comes first.
+    Coordinates go from -1 to 1; the coordinate along the last dimension of the image comes first.
     """
     space, shape = size[2:], p.out.shape
     if is_empty(shape):
@@ -299,7 +301,9 @@ def affine_grid(p: Lowering, theta: Node, size: Sequence[int], align: bool) -> A
 
 
 def _grid_coordinates(p: Lowering, like: Node, count: int, align: bool) -> Node:
-    """`count` evenly spaced numbers: from -1 to 1 inclusive if `align`, else the middles of `count` equal intervals."""
+    """Returns `count` evenly spaced numbers: from -1 to 1 inclusive if `align`, else the middles of `count` equal
+    intervals.
+    """
     if not isinstance(count, Size) and count <= 1:
         return p.full((count,), 0, dtype_of(like), p.out.device)
     position = p.iota(count, 0, 1, dtype_of(like), p.out.device)

@@ -12,11 +12,11 @@ from smelt.prims.rules.views import cut
 from smelt.shapes.size import same
 
 MAX_UNROLLED_WINDOW = 16
-"""Up to this window size `unfold` is one strided slice per window element; later stages treat these as views."""
+"""Maximum window size for which `unfold` is one strided slice per window element; later stages treat these as views."""
 
 
 def _window_positions(p: Lowering, count: int, size: int, step: int) -> Node:
-    """The positions that the windows read, window by window, as a vector of count * size elements."""
+    """Returns the positions that the windows read, window by window, as a vector of count * size elements."""
     starts = p.iota(count, 0, step, torch.int64, p.out.device)
     inside = p.iota(size, 0, 1, torch.int64, p.out.device)
     shape = (count, size)
@@ -44,7 +44,7 @@ def unfold(p: Lowering, x: Node, dim: int, size: int, step: int) -> Node:
 
 @decomposition(aten.unfold_backward.default)
 def unfold_backward(p: Lowering, g: Node, sizes: Sequence[int], dim: int, size: int, step: int) -> Node:
-    """The gradient of an element is the sum of g over the windows that contain it."""
+    """Compute the gradient of each element as the sum of g over the windows that contain it."""
     sizes, a = tuple(sizes), p.widen(g)
     zeros = p.full(sizes, 0, dtype_of(a), p.out.device)
     if not sizes:
