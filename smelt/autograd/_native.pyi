@@ -1,4 +1,4 @@
-"""The C side of `partition` (native/flow.c), `dispatch` (native/excluding.c), `unpacked` (native/memory_marks.c)."""
+"""C functions for `partition` (native/flow.c), `dispatch` (native/excluding.c), `unpacked` (native/memory_marks.c)."""
 
 from array import array
 from collections.abc import Callable
@@ -7,20 +7,21 @@ from typing import Any
 import torch
 
 def minimum_cut(tails: array[int], heads: array[int], costs: array[int], nodes: int, source: int, sink: int) -> bytes:
-    """The side of a minimum cut: a byte for each node, 1 where it is on the sink's; of all, the cut nearest to it.
+    """The minimum cut of a network that is nearest to the sink: a byte for each node, 1 if it is on the sink's side.
 
     Args:
-        tails, heads: of each edge, as 32-bit integers ("i").
-        costs: of cutting it, as 64-bit integers ("q"), at most 2**62.
+        tails, heads: the nodes of each edge, as 32-bit integers ("i").
+        costs: the cost of cutting each edge, as 64-bit integers ("q"), at most 2**62.
 
     Raises:
-        ValueError: lengths differ, or a number is out of range.
+        ValueError: the lengths differ, or a number is out of range.
     """
 
 class Excluding:
-    """Calls a program while this thread's dispatcher passes some keys by.
+    """Calls a program while some dispatch keys are excluded in this thread.
 
-    Boxed: with the one list that it is given; else with its arguments as a list, and gives what comes as a tuple.
+    If `boxed`, it is called with one list, which it passes to the program. Otherwise it passes its arguments as a list,
+    and returns the program's results as a tuple.
     """
 
     program: Callable[[list[Any]], Any]
@@ -30,18 +31,21 @@ class Excluding:
     def __call__(self, *inputs: Any) -> Any: ...
 
 def set_dispatch_words(path: str | None, usual: int, /) -> bool:
-    """Where a thread's dispatch keys are found, and which ones are excluded as a rule; whether that is so."""
+    """Set the library in which the thread-local dispatch keys are found, and the keys that are excluded by default;
+    returns whether they are found.
+    """
 
 def dispatch_words() -> tuple[int, int] | None:
-    """What this thread includes and excludes, as torch stores it."""
+    """The included and the excluded dispatch keys of this thread, as torch stores them; None if they are not found."""
 
 def memory_marks_init(tensor_type: type, /) -> bool:
-    """Whether tensors can be described."""
+    """Set the tensor type; returns whether its tensors can be described."""
 
 def memory_marks(
     tensors: list[torch.Tensor] | tuple[torch.Tensor, ...], positions: tuple[int, ...], address: bool, /
 ) -> bytes | None:
-    """Of the tensors at these positions 8 bytes each: shape, strides, type, device and, if wanted, where it lies.
+    """A hash of 8 bytes for each tensor at these positions, of its shape, strides, dtype, device and, if wanted,
+    address.
 
-    None where one cannot be described: a lazy conjugate or negative view, or one that torch does not exchange.
+    None if a tensor cannot be described: a lazy conjugate or negative view, or a tensor that torch cannot exchange.
     """

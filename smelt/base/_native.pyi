@@ -1,4 +1,4 @@
-"""The C side of `process_state` (preserve.c, handlers.c, thread_end.c), `torch_c` (switched.c) and `class_tables`."""
+"""C functions for `process_state` (preserve.c, handlers.c, thread_end.c), `torch_c` (switched.c), `class_tables`."""
 
 from builtins import isinstance as isinstance
 from collections.abc import Callable, Iterable, Iterator
@@ -9,48 +9,54 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 def preserving(fn: Callable[..., T], /, *args: object, **kwargs: object) -> T:
-    """`fn(*args, **kwargs)`; then what the preserver saved is restored, in spite of interrupts and of a full stack.
+    """Run `fn(*args, **kwargs)`, then restore the state that the preserver saved, despite interrupts and a full stack.
 
-    An interrupt that meets the restoration is raised when it is done.
+    An interrupt during the restoration is raised after it.
     """
 
 def switched(
     read: Callable[[], V], write: Callable[[V], object], during: V, fn: Callable[..., T], /, *args: object
 ) -> T:
-    """`fn(*args)` between `write(during)` and `write(what read() gave before)`, C functions for the state of a thread.
+    """Run `fn(*args)` with a thread's setting at `during`, and restore the setting, which the C functions `read` and
+    `write` access.
 
-    No interrupt comes between, and none in place of the second.
+    No interrupt is raised between the change and the call, or instead of the restoration.
     """
 
 def inside() -> tuple[int, int]:
-    """How many calls of `preserving` this thread is inside of, and how many threads are inside of one."""
+    """(number of nested calls of `preserving` in this thread, number of threads inside of such a call)."""
 
 def forget_other_threads() -> None:
-    """They are gone: the process has been forked."""
+    """Forget the other threads inside of `preserving`, which do not exist in a forked process."""
 
 def set_preserver(
     take: Callable[[], Callable[[BaseException | None], object]] | None, found: dict[str, Any], /
 ) -> None:
-    """`take()` is called before, and gives `restore(error)`, which is called until it returns, eight times at most.
+    """Set the function that `preserving` calls first: it returns `restore(error)`, which is called after the run until
+    it returns, at most eight times.
 
-    The dict `found` is emptied when no thread is inside of `preserving` any more.
+    The dict `found` is emptied when the last thread leaves `preserving`.
     """
 
 def watch_handlers(functions: tuple[FunctionType, ...], leave: Callable[[], Callable[[], object]], /) -> None:
-    """These handle signals: until the outermost `preserving` ends, what they raise is raised at the end of each.
+    """Watch these functions, which handle signals: until the outermost `preserving` ends, an exception that one of them
+    raises is raised at the end of each `preserving`.
 
-    In the main thread, which runs handlers. What they raise is noted as it leaves them, whatever becomes of it.
-    `leave()` is called before one that interrupts no other, and what it gives is called after it.
+    This affects the main thread, which runs signal handlers. An exception is recorded when it leaves its handler, even
+    if other code catches it. `leave()` is called before a handler that interrupts no other handler; the function that
+    it returns is called after the handler.
     """
 
 def heard_from_handlers() -> BaseException | None:
-    """What a handler has raised since it is watched."""
+    """The first exception that a watched handler has raised; None if none has."""
 
 def end_threads_alone() -> bool:
-    """From here on a thread that CPython ends at the end of the process does not abort it; whether C++ is there."""
+    """Let threads that CPython ends at the end of the process not abort it; returns whether the C++ library is
+    loaded.
+    """
 
 class ClassTable(Generic[V]):
-    """An immutable table from classes, by their identity, to values. Nothing of a class is asked to find it."""
+    """An immutable table from classes, by identity, to values. A lookup calls no method of a class."""
 
     def __init__(self, pairs: Iterable[tuple[Any, V]], /) -> None: ...
     def __contains__(self, key: object, /) -> bool: ...

@@ -1,13 +1,13 @@
-"""The C core of capture: frame hook, entries per code object, resume points, guards, tensor metadata.
+"""The C core of capture: the frame hook, entries per code object, resume points, guards, tensor metadata.
 
-Built from smelt/capture/native/*.c. Nothing here imports torch; `smelt.capture.guards.calibrate.calibrate()` tells the
-extension the memory layout of tensor metadata, and must have run before a `TensorSpec` or `state()` is made.
+Built from smelt/capture/native/*.c, which does not import torch. `smelt.capture.guards.calibrate.calibrate()` sets the
+memory layout of tensor metadata, and must have run before a `TensorSpec` or `state()` is made.
 All functions take their arguments by position, except `call` and the constructors.
 
-Words used below
+Terms
     slot          an element of CPython's `localsplus`: variables, then cells, then free variables.
     argument slots  the first slots of a frame: positional, keyword-only, *args, **kwargs (in this order).
-    active        a thread is active inside `call` and `Compiled`, and not inside `Quiet`, callbacks and guards.
+    active        a thread is active inside `call` and `Compiled`, but not inside `Quiet`, callbacks and guards.
     flat          a function without defaults, *args, **kwargs, keyword-only arguments or free variables.
 """
 
@@ -20,24 +20,28 @@ class _Null:
     """The type of `NULL`."""
 
 NULL: Final[_Null]
-"""Stands for an unset slot or stack element, an empty cell and a missing item. Falsy; prints as `<NULL>`."""
+"""Represents an unset slot or stack element, an empty cell, or a missing item. It is falsy and prints as `<NULL>`."""
 
 # ---------------------------------------------------------------------------------------------- running
 
 def call(
     fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, owner: Any = None
 ) -> Any:
-    """Run `fn(*args, **kwargs)` with the hook active for this thread. May nest. Entries of other owners never hit."""
+    """Run `fn(*args, **kwargs)` with the hook active for this thread. Calls may nest. Entries of other owners do not
+    match.
+    """
 
 def owner() -> Any:
-    """The owner of the innermost `call` of this thread, None without one."""
+    """The owner of the innermost `call` of this thread; None outside of calls."""
 
 def set_eager(on: bool) -> None:
-    """While on, `call` and `Compiled` leave the hook inactive in this thread; running calls become inactive at once."""
+    """Let `call` and `Compiled` leave the hook inactive in this thread while `on`; running calls become inactive at
+    once.
+    """
 
 @final
 class Compiled:
-    """A callable that runs `fn` with the hook active. Binds like a function when stored in a class."""
+    """A callable that runs `fn` with the hook active. As a class attribute, it is bound like a function."""
 
     @property
     def fn(self) -> Callable[..., Any]: ...
@@ -46,7 +50,9 @@ class Compiled:
 
 @final
 class Quiet:
-    """A callable that runs `fn` with the hook inactive for this thread (a few ns). Binds like a function."""
+    """A callable that runs `fn` with the hook inactive for this thread, at a cost of a few ns. It is bound like a
+    function.
+    """
 
     @property
     def fn(self) -> Callable[..., Any]: ...
@@ -54,7 +60,7 @@ class Quiet:
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 def quiet_call(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """`Quiet(fn)(*args, **kwargs)`."""
+    """The result of `Quiet(fn)(*args, **kwargs)`."""
 
 def lend(
     callback: Callable[[FunctionType, tuple[Any, ...]], object] | None,
@@ -63,14 +69,15 @@ def lend(
     kwargs: dict[str, Any],
     /,
 ) -> Any:
-    """`fn(*args, **kwargs)`, where `callback(function, slots)` gives the result of each Python function that C code
-    calls meanwhile in this thread, or raises its exception. NULL: the function runs uncaptured, now and in later calls
-    (recorded in its code object). `slots` are the argument slots. While the callback runs, in `lend(None, ...)`, and
-    under a debugger, functions run uncaptured.
+    """Run `fn(*args, **kwargs)`; meanwhile `callback` runs the Python functions that C code calls in this thread.
+
+    `callback(function, slots)` returns the function's result or raises its exception; `slots` are the argument slots.
+    If it returns NULL, the function runs uncaptured, in this call and later ones (this is recorded in its code object).
+    Functions also run uncaptured while the callback runs, in `lend(None, ...)`, and under a debugger.
     """
 
 def is_active() -> bool:
-    """Whether the hook acts on frames that this thread starts now."""
+    """Whether the hook acts on frames that this thread starts at present."""
 
 # ---------------------------------------------------------------------------------------------- entries
 
@@ -80,31 +87,39 @@ ResumeCallback: TypeAlias = Callable[
 ]
 
 def set_callback(cb: FrameCallback | None) -> None:
-    """`cb(code, func, slots, globals, builtins)` runs, with the hook inactive, before a function frame that starts
-    without a matching entry. `slots` are the argument slots. Afterwards entries are looked up again; if there is still
-    none, the original runs (and the next such frame calls the callback again, unless `skip(code)`). An exception of cb
-    becomes the frame's. If cb returns a callable and the original runs and returns, the callable is called without
-    arguments; an exception of it becomes the frame's. False: the frame and all below it run uncompiled. Not called for
-    module and class bodies, nor for the resumption of generators.
+    """Set the function that is called, with the hook inactive, before a function frame without a matching entry starts.
+
+    It is called as `cb(code, func, slots, globals, builtins)`; `slots` are the argument slots. Then the entries are
+    looked up once more; if none matches, the original runs (and the next such frame calls `cb` too, unless `skip(code)`
+    was called). An exception of `cb` becomes the frame's. If `cb` returns a callable and the original returns, the
+    callable is called without arguments; its exception becomes the frame's, too. If `cb` returns False, the frame and
+    all frames below it run uncompiled. `cb` is not called for bodies of modules and classes, and not when generators
+    resume.
     """
 
 def set_resume_callback(cb: ResumeCallback | None) -> None:
-    """`cb(point, func, slots, globals, builtins)`: the same for `resume`; `slots` are all slots, then the stack."""
+    """Set the function that `resume` calls if no entry matches, like that of `set_callback`.
+
+    It is called as `cb(point, func, slots, globals, builtins)`; `slots` are all slots, then the stack.
+    """
 
 def skip_prefixes(prefixes: Sequence[str]) -> None:
-    """Codes whose co_filename starts with one of these are skipped without a callback (decided once per code)."""
+    """Skip code objects whose co_filename starts with one of these, without a callback (decided once per code
+    object).
+    """
 
 def quiet_prefixes(prefixes: Sequence[str]) -> None:
-    """Of the skipped files, those below whose frames everything runs uncompiled."""
+    """Among the skipped files, let frames of files with these prefixes, and all frames below them, run uncompiled."""
 
 @final
 class ResumePoint:
-    """A point inside `code` where execution continues after a graph break; the owner of its own entries.
+    """A point inside `code` at which execution continues after a graph break. It is a compile site with its own
+    entries.
 
     Args:
         code: code of an ordinary function (generators and coroutines: ValueError).
         offset: byte offset of the next instruction (of its first EXTENDED_ARG, if it has any).
-        depth: number of stack elements there (NULLs that CPython keeps on the stack count).
+        depth: number of stack elements at the point, including the NULLs that CPython keeps on the stack.
     """
 
     def __new__(cls, code: CodeType, offset: int, depth: int) -> Self: ...
@@ -120,7 +135,7 @@ SiteKey: TypeAlias = CodeType | ResumePoint
 
 @final
 class Entry:
-    """One cache entry of a compile site. Made by `add_entry`."""
+    """One cache entry of a compile site, made by `add_entry`."""
 
     @property
     def guards(self) -> Guards: ...
@@ -132,17 +147,17 @@ class Entry:
     def hits(self) -> int: ...
     @property
     def alive(self) -> bool:
-        """False once removed or cleared, or when the code object died."""
+        """Whether the entry is in use: False after a removal or `clear`, or when the code object is freed."""
     def remove(self) -> None:
-        """Drop this entry only. Does nothing when it has been removed already."""
+        """Remove this entry. Does nothing if it has been removed already."""
 
 def add_entry(site: SiteKey, guards: Guards, replacement: CodeType, constants: Any, owner: Any = None) -> Entry:
     """Append an entry, for calls of `owner` (None: for all). `replacement` is the code of a flat function
     `def resid(<slots>, _c, _f)`.
 
-    <slots> are the argument slots (for a code) or all slots and then the stack (for a ResumePoint; unset ones arrive
-    as NULL, cells as cell objects). `_c` receives `constants`, `_f` the tuple that `guards` fetched. On a hit
-    the replacement runs in the frame that CPython made for the original, with the original function's globals.
+    <slots> are the argument slots (for a code object), or all slots and then the stack (for a ResumePoint; unset ones
+    are passed as NULL, cells as cell objects). `_c` receives `constants`, `_f` the tuple that `guards` fetched. On a
+    hit, the replacement runs in the frame that CPython made for the original, with the original function's globals.
 
     Raises:
         ValueError: the replacement is not flat or takes another number of arguments.
@@ -156,16 +171,16 @@ def quiet(code: CodeType) -> None:
 
 def is_skipped(site: SiteKey) -> bool: ...
 def clear(site: SiteKey) -> None:
-    """Forget entries and skip mark."""
+    """Remove the entries and the mark of `skip`."""
 
 def clear_all() -> None:
-    """`clear` for every code and resume point (the skip marks of replacements stay)."""
+    """Call `clear` for all code objects and resume points (the marks of replacements stay)."""
 
 def entries(site: SiteKey) -> list[Entry]:
-    """The entries in the order in which they are tried now (the last one hit moves to the front)."""
+    """The entries in the present order of the trials: an entry moves to the front when it is hit."""
 
 def argument_slots(code: CodeType) -> int:
-    """How many argument slots a frame of `code` has."""
+    """The number of argument slots of a frame of `code`."""
 
 def resume(
     point: ResumePoint,
@@ -176,15 +191,15 @@ def resume(
     handled: list[BaseException] = ...,
     /,
 ) -> Any:
-    """Continue `point.code` at `point.offset` and return what the function returns.
+    """Continue `point.code` at `point.offset`; returns the result of the function.
 
-    `slots` has `co_nlocalsplus` elements: values of plain variables, cell objects for cell and free variables, NULL
-    for what is unset. `stack` has `point.depth` elements. Entries are tried (as long as the thread is active), then
-    the resume callback, then the entries once more; then the original code runs by frame injection. `handled` contains
-    the exception that the code at the point is handling, if any. All three lists are emptied.
+    `slots` has `co_nlocalsplus` elements: values of plain variables, cell objects for cell and free variables, NULL for
+    unset ones. `stack` has `point.depth` elements. If the thread is active, the entries are tried, then the resume
+    callback, then the entries once more; otherwise, or without a match, the original code runs by frame injection.
+    `handled` contains the exception that the code at the point is handling, if any. All three lists are emptied.
 
     Raises:
-        ValueError: lengths that do not fit the code or the point.
+        ValueError: the lengths do not fit the code or the point.
     """
 
 def go_on(
@@ -196,9 +211,9 @@ def go_on(
     handled: list[BaseException] = ...,
     /,
 ) -> Any:
-    """The value that a replacement returns to have its frame resumed, by the code that runs the frame.
+    """A value that a replacement returns: the C code that runs the frame then resumes it.
 
-    So a loop with a break in each iteration needs no deeper stack than the program itself.
+    Therefore a loop with a graph break in each iteration needs no deeper stack than the program itself.
     """
 
 def generator_at(
@@ -210,63 +225,77 @@ def generator_at(
     delegating: bool,
     /,
 ) -> Generator[Any, Any, Any]:
-    """A suspended generator of `code`, whose next instruction is at `offset` (-1: it has not started).
+    """Make a suspended generator of `code`, whose next instruction is at `offset` (-1: it has not started).
 
-    `slots` and `stack` are as for `resume`; `delegating`: it is in a `yield from`.
+    `slots` and `stack` are as for `resume`; `delegating`: whether it is in a `yield from`.
 
     Raises:
-        ValueError: lengths that do not fit the code.
+        ValueError: the lengths do not fit the code.
     """
 
 def iterator_position(iterator: Iterator[Any], /) -> tuple[Any, int, int, int] | None:
-    """The position of an iterator over a dict or set; None when it is exhausted.
+    """The position of an iterator over a dict or set; None if it is exhausted.
 
-    (the dict or set, number of items passed, its size when the iterator was made (-1: the iterator has raised because
-    the size changed), number of items left)
+    The position is (the dict or set, number of items passed, its size when the iterator was made (-1: the iterator has
+    raised an error because the size changed), number of items left).
 
     Raises:
         TypeError: not an iterator over a set, or over the keys, values or items of a dict.
     """
 
 def set_iterator_position(iterator: Iterator[Any], passed: int, used: int, left: int, /) -> None:
-    """Move an iterator over a dict or set to the position that `iterator_position` gave for another.
+    """Move an iterator over a dict or set to the position that `iterator_position` returned for another iterator.
 
     Raises:
         TypeError: not an iterator over a set, or over the keys, values or items of a dict.
-        ValueError: it is exhausted.
+        ValueError: the iterator is exhausted.
     """
 
 def set_other_compiler(get: Callable[[], Any], set: Callable[[Any], Any], left: Callable[[], None]) -> None:
-    """Functions that read and set torch.compile's callback for new frames in this thread; `left` is called when `call`
-    has disabled it."""
+    """Set the functions that read and set torch.compile's callback for new frames in this thread.
+
+    `left` is called when `call` has disabled that callback.
+    """
 
 def set_watch_callback(cb: Callable[[], None] | None) -> None:
-    """`cb()` runs once: when a frame runs uncompiled as a debugger or coverage tool follows this thread's lines."""
+    """Set the function that is called once, when a frame runs uncompiled because a debugger or coverage tool follows
+    the lines of this thread.
+    """
 
 def handle(error: BaseException | None, /) -> BaseException | None:
-    """Set the exception that this thread is handling (`sys.exception()`); returns the previous one, which
-    the same function must restore."""
+    """Set the exception that this thread is handling (`sys.exception()`); returns the previous one, which the calling
+    function must restore.
+    """
 
 def call_handling(error: BaseException | None, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """`fn(*args, **kwargs)` as it would run in an except clause for that exception."""
+    """Run `fn(*args, **kwargs)` as in an except clause for the exception."""
 
 def reraise(error: BaseException, /) -> NoReturn:
     """Raise an exception once more with its context unchanged, unlike `raise`."""
 
 def finalizers(value: Any, /) -> list[Any]:
-    """The object, and those that it refers to, whose death runs code of the program: a `__del__`, or the `finally` of a
-    suspended generator. Visits at most 200 objects, also through frames in tracebacks."""
+    """The objects, among `value` and those that it refers to, that run code of the program when they are freed: a
+    `__del__`, or the `finally` clause of a suspended generator.
+
+    Visits at most 200 objects, also through frames in tracebacks.
+    """
 
 def call_moving(fn: Callable[..., Any], arguments: list[Any], names: tuple[str, ...], /) -> Any:
-    """Call `fn` with the arguments in a list, the last of which are keywords `names`. The list is emptied, so that a
-    Python function owns its arguments, as when bytecode calls it with elements of the stack."""
+    """Call `fn` with the arguments in a list; the last ones are the keyword arguments `names`.
+
+    The list is emptied, so that a Python function owns its arguments, as when bytecode calls it with elements of the
+    stack.
+    """
 
 def stand_for(error: BaseException, /) -> None:
-    """Replace, in the exception's traceback, the frame that caught it by the calling frame, which continues it."""
+    """Replace, in the exception's traceback, the frame that caught it by the calling frame, which continues
+    that frame.
+    """
 
 def snapshot(frame: FrameType, depth: int) -> tuple[list[Any], list[Any]]:
-    """Raw slots and the lowest `depth` stack elements of a running frame. For tests and debugging: `depth` is not
-    checked, too large a value crashes."""
+    """The raw slots and the lowest `depth` stack elements of a running frame, for tests and debugging. `depth` is not
+    checked: too large a value crashes the process.
+    """
 
 # ---------------------------------------------------------------------------------------------- guards
 # Fetch kinds: (parent, KIND, key). `parent` is the index of an earlier fetch, -1 for a root.
@@ -298,8 +327,8 @@ CALL: Final[int]  # key: callable. callable(parent): may run Python code
 FUNCTION_FIELD: Final[int]  # key: name ("__code__", "__defaults__", ...). A field of the function `parent`
 SLOT: Final[int]  # key: `is_slot`. Its content; NULL (members of C: None) when it is empty; fails for other classes
 
-# Check kinds: (fetch, KIND, operand). Those of one fetch run in their given order right after it, before any later
-# fetch. `fetch` is -1 for STATE.
+# Check kinds: (fetch, KIND, operand). The checks of one fetch run in the given order directly after the fetch. `fetch`
+# is -1 for STATE.
 
 IS: Final[int]  # operand: object. Identity (kept alive; use WEAK_IS where that matters)
 IS_NOT: Final[int]  # operand: object
@@ -327,7 +356,7 @@ SHORT_EQUAL_NUMBERS: Final[int]  # the tensors hold one floating-point number ea
 SHORT_NO_HOOKS: Final[int]  # the tensors have no hooks for their gradients
 
 SIZE_OPS: Final[tuple[str, ...]]
-"""Names of the steps of programs over sizes, by number: (op, argument, op, argument ...)."""
+"""Names of the operations of programs over sizes, by number. A program is (op, argument, op, argument ...)."""
 FETCH_NAMES: Final[tuple[str, ...]]
 """Name of each fetch kind, by number."""
 CHECK_NAMES: Final[tuple[str, ...]]
@@ -338,19 +367,21 @@ Check: TypeAlias = tuple[int, int, Any]
 Failure: TypeAlias = tuple[Literal["fetch", "check"], int, Any]
 
 def set_equality(function: Callable[[Any, Any], bool]) -> None:
-    """EQ compares two ranges, numbers of numpy and the like of one class with it: values equal by == may differ."""
+    """Set the function by which EQ compares two ranges, two numbers of numpy and the like of one class, since values
+    that are equal by == may differ.
+    """
 
 def is_slot(object: Any, /) -> bool:
-    """Whether it is the descriptor of a member of type object, not of a C number."""
+    """Whether the object is the descriptor of a member that is a reference to an object, not a C number."""
 
 def instance_dict(object: object, /) -> dict[str, object] | None:
-    """Its attributes, also where `__dict__` does not show them; None: it has none."""
+    """The dictionary of an object's attributes, also if `__dict__` does not show it; None if it has none."""
 
 def name_in_c(type: type, /) -> str:
-    """Its name in errors of C code; for types made in C with the module."""
+    """The name of a type in errors of C code, which contains the module for types that are defined in C."""
 
 def takes_all(object: Any, /) -> bool:
-    """Whether it is such a descriptor whose member can be set to any object."""
+    """Whether the object is a descriptor as in `is_slot` whose member can be set to every object."""
 
 @final
 class Guards:
@@ -374,16 +405,19 @@ class Guards:
     def outputs(self) -> tuple[int, ...]: ...
     @property
     def renewed(self) -> int:
-        """How often a dict or class was reread: constant as long as nothing is written."""
+        """The number of times that a dict or class was reread; it is constant as long as none of them is written."""
     def check(
         self, slots: Sequence[Any], globals: dict[str, Any], func: FunctionType | None = None
     ) -> tuple[Any, ...] | None:
-        """The fetched outputs, or None when a guard fails. `slots` is a tuple or list."""
+        """The fetched outputs, or None if a guard fails. `slots` is a tuple or list."""
     def failure(
         self, slots: Sequence[Any], globals: dict[str, Any], func: FunctionType | None = None
     ) -> Failure | None:
-        """The first guard that fails: ("fetch", index, value of its parent) or ("check", index, value found: the
-        current `state()` for STATE); None when all hold."""
+        """The first guard that fails, as ("fetch", index, value of its parent) or ("check", index, found value); None
+        if all hold.
+
+        The found value of a STATE check is the present `state()`.
+        """
     def time(self, slots: Sequence[Any], globals: dict[str, Any], func: FunctionType | None, n: int) -> float:
         """Seconds per evaluation over `n` evaluations (0 counts as one). For benchmarks."""
 
@@ -391,13 +425,13 @@ class Guards:
 
 @final
 class Variants:
-    """Dispatches a call to the version of a function made for inputs of these kinds, in the present mode.
+    """Dispatches a call to the version of a function that was made for the kinds of its inputs and the present mode.
 
     Args:
         make: (inputs, whether the version is kept) -> a version.
         kind_of: the kind of an input: a TensorSpec, a number or None, or any value that identifies the kind.
         mode: () -> one of few permanent objects.
-        most: maximum number of versions kept; after these each call makes one.
+        most: maximum number of versions that are kept; beyond it, each call makes a version.
     """
 
     def __new__(
@@ -409,19 +443,19 @@ class Variants:
     ) -> Self: ...
     def __call__(self, *inputs: Any) -> Any: ...
     def __len__(self) -> int:
-        """The number of versions kept."""
+        """The number of versions that are kept."""
 
 @final
 class TensorSpec:
-    """What a TENSOR check compares: exact class, dispatch keys (device type, layout, conj, neg, functorch, Python ...),
-    dtype, device with index, requires_grad, shape, strides.
+    """The properties that a TENSOR check compares: exact class, dispatch keys (device type, layout, conj, neg,
+    functorch, Python ...), dtype, device with index, requires_grad, shape, strides.
 
     Args:
         tensor: the example. Subclasses with Python sizes, sparse and nested tensors take a slower path.
-        shape: as long as tensor.shape; None where any size matches. Default: the example's.
-        stride: as long as tensor.stride(), None where any matches. Default: the example's.
-        order: dimensions that are dense in memory for the actual shape, innermost first.
-        requires_grad: None if any matches. Default: the example's.
+        shape: expected sizes, one for each dimension; None matches all sizes. Default: the example's.
+        stride: expected strides, one for each dimension; None matches all strides. Default: the example's.
+        order: dimensions that must be dense in memory for the actual shape, innermost first.
+        requires_grad: the expected flag; None matches both. Default: the example's.
     """
 
     def __new__(
@@ -450,13 +484,13 @@ class TensorSpec:
     def order(self) -> tuple[int, ...] | None: ...
     @property
     def keys(self) -> int:
-        """The word of dispatch keys."""
+        """The dispatch keys as an integer."""
     @property
     def raw(self) -> bool:
         """Whether checks read memory directly (False: through the tensor's Python attributes)."""
     def matches(self, value: Any) -> bool: ...
     def mismatch(self, value: Any) -> str | None:
-        """The first difference as text (`shape[0]: expected 8, got 4`), None when it matches."""
+        """The first difference as text (`shape[0]: expected 8, got 4`); None if the value matches."""
 
 def state() -> tuple[Any, ...]:
     """The present values of the ambient modes, in the order of `state_names()`."""
@@ -468,13 +502,20 @@ def state_names() -> tuple[str, ...]: ...
 def set_tensor_layout(
     tensor: type, describe: Callable[[Any], tuple[Any, ...]], numbers: Mapping[str, int] | None, /
 ) -> None:
-    """`tensor` is torch.Tensor; `describe(tensor)` gives (dtype, device, requires_grad, dispatch key word, plain,
-    shape, stride or None). `numbers`: byte offset "impl" in the Python object; offsets "keys", "dims", "kind" in the
-    TensorImpl; "kind_mask", the bits at "kind" that are dtype and device; "requires_grad", address of a C function.
-    None: everything through `describe`.
+    """Set how the metadata of tensors is read.
+
+    Args:
+        tensor: torch.Tensor.
+        describe: returns (dtype, device, requires_grad, dispatch keys, plain, shape, stride or None) of a tensor.
+        numbers: "impl" is a byte offset in the Python object; "keys", "dims" and "kind" are byte offsets in the
+            TensorImpl; "kind_mask" has the bits at "kind" for dtype and device; "requires_grad" is the address of a C
+            function. None: all metadata is read by `describe`.
     """
 
 def set_state_readers(readers: tuple[tuple[str, Callable[[], Any], int, int, int], ...], libc10: str | None, /) -> bool:
-    """Readers are (name, function without arguments, address, argument, result bytes); with an address the C function
-    there is called with the argument instead. The thread-local dispatch key set of `libc10` (a path) is added when its
-    symbol is found: the result says whether."""
+    """Set the readers of ambient modes: (name, function without arguments, address, argument, result bytes).
+
+    If the address is not 0, the C function at this address is called with the argument instead of the Python function.
+    The thread-local dispatch key set of `libc10` (a path) is compared as well if its symbol is found; returns whether
+    it is.
+    """

@@ -1,4 +1,4 @@
-"""Types of the C extension; its sources are _native.c and native/."""
+"""Types and functions of the C extension, whose sources are _native.c and native/."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, Never, final
@@ -7,7 +7,7 @@ import torch
 
 @final
 class Table:
-    """Base pointers of one launch. Borrows: the caller keeps tensors alive."""
+    """The base pointers of one launch. It does not own the tensors, which the caller keeps alive."""
 
     def __new__(cls, size: int) -> Table: ...
     address: int
@@ -20,7 +20,7 @@ class Table:
 
 @final
 class Gemm:
-    """A float32 product bound to shapes and strides (elements, 2 or 3 dimensions)."""
+    """A float32 matrix product for fixed shapes and strides, which count elements, in 2 or 3 dimensions."""
 
     def __new__(
         cls,
@@ -51,7 +51,7 @@ class Fresh:
     def __call__(self, *args: Never, **kwargs: Never) -> torch.Tensor: ...
 
 class CudaError(RuntimeError):
-    """NVIDIA's driver refused; `code` is its number for why."""
+    """Raised if NVIDIA's driver reports an error; `code` is its number."""
 
     code: int
 
@@ -66,7 +66,7 @@ class Driver:
     def attribute(self, device: int, number: int, /) -> int: ...
 
 LaunchPlan = tuple[str, int, tuple[int, int, int], int, int, tuple[tuple[int, int] | int, ...], int]
-"""(name, function, grid, threads, shared bytes, arguments, pointers appended)."""
+"""(name, function, grid, threads, bytes of shared memory, arguments, number of appended null pointers)."""
 
 Moved = tuple[tuple[LaunchPlan, ...] | Callable[[Table], object], bool]
 Prepared = (
@@ -78,11 +78,13 @@ Prepared = (
         Callable[[tuple[int, ...], Table], Moved | None],
     ]
 )
-"""(plan, launched[, pointers that it needs at multiples of 16, plan for some that are not])."""
+"""(plan, launched[, pointers that must be multiples of 16, function that returns a plan if some are not])."""
 
 @final
 class Segment:
-    """Launches the kernels of a plan on the device's current stream; False: not with pointers like these."""
+    """Launches the kernels of a plan on the device's current stream; a call returns False if no plan supports the
+    pointers.
+    """
 
     def __new__(
         cls,
@@ -96,14 +98,14 @@ class Segment:
 
 @final
 class Addresses:
-    """Where the inputs of a call lie; those marked as moving may lie anywhere."""
+    """The addresses of the inputs of a call; inputs marked as moving may have other addresses."""
 
     def __new__(cls, inputs: list[object], moving: list[bool], /) -> Addresses: ...
     def first(self, inputs: list[object], /) -> int: ...
 
 @final
 class Memory:
-    """Hands out tensors over memory that stays where it is, and counts them back."""
+    """Makes tensors over memory with fixed addresses, and tracks which of them are alive."""
 
     def __new__(
         cls,
@@ -138,7 +140,7 @@ def sgemm_address() -> int: ...
 def depthwise_weight(sizes: bytes, out: torch.Tensor, grad: torch.Tensor, x: torch.Tensor, /) -> torch.Tensor: ...
 
 NONZERO_MOST: int
-"""Elements up to which one thread looks for those that are not zero as fast as several."""
+"""Maximum number of elements; up to it, one thread finds the nonzero ones as fast as several."""
 
 def nonzero(tensor: torch.Tensor, /) -> torch.Tensor | None: ...
 def nonzero_static(tensor: torch.Tensor, out: torch.Tensor, fill: int, /) -> torch.Tensor | None: ...

@@ -37,11 +37,11 @@ def call_cached(vm: Interpreter, fn: functools._lru_cache_wrapper[object], args:
     """Call a function with `functools.lru_cache`: the cache itself if the arguments are plain, else the captured
     function.
 
-    The cache is called at capture, and by a guard at each later check. An object as key is accepted only as the first
-    argument of a method, and only if it came from outside: the attributes that the method reads are not part of the
-    key. A function that has not been called yet then runs at capture. Where eager would have run it after writes,
-    random draws or deferred calls, the function is captured instead. Where the program could observe that a captured
-    function runs in each call, while eager finds its result in the cache, the graph ends.
+    The cache is called during capture, and by a guard at each later check. An object is accepted as a key only if it is
+    external and the first argument of a method, since the attributes that the method reads are not part of the key. If
+    the cache does not contain the result, the function runs during capture. If eager would run it after writes, random
+    draws or deferred calls, the function is captured instead. If the program could observe that a captured function
+    runs in each call, while eager finds its result in the cache, the graph ends.
 
     Raises:
         Break: the function does more than compute.

@@ -41,7 +41,7 @@ class Observed:
         self._alive: list[object] = []
 
     def add(self, vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> None:
-        """Note that a call is deferred.
+        """Record a deferred call.
 
         Raises:
             Break: the program has read something that the call may change.

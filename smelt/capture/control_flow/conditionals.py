@@ -1,8 +1,8 @@
 """Branches on tensors' values as nodes of the graph: both arms are captured, up to their join.
 
-Layers that are skipped at random, or a correction that is rarely needed, thus do not end the graph. An arm may compute
-with its own tensors, write to tensors that the graph was given, set variables and change objects that the function
-made. What the first arm changed is undone before the second is captured, and `merge` combines both at the join.
+So layers that are skipped at random, or rarely needed corrections, do not end the graph. An arm may compute with
+tensors, write to inputs of the graph, set variables and change objects that the function made. The changes of the first
+arm are undone before the second arm is captured, and `merge` combines the states of both at the join.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _OF_CLASSES = classes(types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 class Meaning:
-    """What capture does for a call of a function whose arguments fit its signature.
+    """The special meaning of a function under capture, which applies to calls whose arguments fit its signature.
 
     Args:
         function: the function that the program calls.
@@ -109,7 +109,7 @@ class Meaning:
 
 
 def _as_shown(vm: Interpreter, value: object) -> object:
-    """An object for C code whose real class is the class that the program sees for the value."""
+    """An object that represents the value for C code: its class is the class that the value has in the program."""
     if type(value) is TraceTensor:
         return vm.tensors.stand_in(value)
     return _EXAMPLES.get(vm.type_of(value), value) if vm.type_of(value) is not type(value) else value

@@ -19,7 +19,7 @@ ASKING = frozenset(
     {f"POP_JUMP_{direction}IF_{truth}" for direction in ("", "FORWARD_", "BACKWARD_") for truth in ("TRUE", "FALSE")}
     | {"TO_BOOL"}
 )
-"""Instructions that only ask for the truth of the value on top of the stack."""
+"""Instructions that only test the truth of the value on top of the stack."""
 
 HANDING_ON = frozenset({"STORE_FAST", "RETURN_VALUE", "POP_TOP", "UNARY_NOT"})
 """Instructions that may also take an unknown bool result (for example of `torch.equal`), since they do not read it."""

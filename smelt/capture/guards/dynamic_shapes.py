@@ -364,7 +364,7 @@ def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max:
     Args:
         tensor: an argument of a compiled function.
         dim: index of the dimension; negative ones are counted from the end.
-        min, max: the range of sizes to expect. Sizes of 0 and 1 always get cache entries of their own.
+        min, max: the range of sizes to expect. Sizes of 0 and 1 always get separate cache entries.
 
     Raises:
         OptionError: the tensor has no such dimension, or the range excludes its size.

@@ -27,7 +27,7 @@ def kw_names(vm: Interpreter, f: Frame, arg: tuple[str, ...]) -> None:
 
 
 def call_311(vm: Interpreter, f: Frame, arg: int) -> None:
-    """CALL of Python 3.11 and 3.12: below the arguments lie (NULL, function) or (unbound method, object)."""
+    """CALL of Python 3.11 and 3.12: the stack has (NULL, function) or (unbound method, object) below the arguments."""
     items = take(f, arg)
     second, first = f.stack.pop(), f.stack.pop()
     names, f.kw_names = f.kw_names, ()
@@ -38,7 +38,7 @@ def call_311(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 def call_313(vm: Interpreter, f: Frame, arg: int) -> None:
-    """CALL of Python 3.13: below the arguments lie (function, NULL) or (unbound method, object)."""
+    """CALL of Python 3.13: the stack has (function, NULL) or (unbound method, object) below the arguments."""
     items = take(f, arg)
     first, fn = f.stack.pop(), f.stack.pop()
     make_call(vm, f, fn, first, items, ())

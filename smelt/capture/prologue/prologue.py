@@ -54,9 +54,10 @@ class _Drawing:
     Attributes:
         name: the name of the function or method.
         owner: the object whose method it is.
-        outside: the call uses a generator that existed before the compiled function was called, or reads a clock.
-        made: the call is a method of a generator that the prologue makes.
-        unseeded: the call makes or seeds a generator without a given seed.
+        outside: whether the call uses a generator that existed before the compiled function was called, or reads a
+            clock.
+        made: whether the call is a method of a generator that the prologue makes.
+        unseeded: whether the call makes or seeds a generator without a given seed.
     """
 
     name: Any
@@ -81,7 +82,7 @@ class _Drawing:
 
 
 def _note_kind(out: PrologueValue, step: object, drawing: _Drawing, args: Args, kwargs: Kwargs) -> None:
-    """Note that a time differs at every call, and the range of a drawn number."""
+    """Record that the time of a clock differs at every call, or the range of a random number."""
     if step in CLOCKS:
         out.repeats = False
     if drawing.outside:

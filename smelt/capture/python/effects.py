@@ -60,8 +60,8 @@ class Store:
         anew: whether it was deleted before it was set.
         born: number of the captured frame's instruction that makes the write, counted from the frame's start.
         version: for a write to `.data`, the tensor's version counter at the first assignment.
-        behind: number of calls that had been deferred when the target was first written, at which point its old value
-            dies.
+        behind: number of calls that had been deferred when the target was first written; the old value is released
+            after them.
     """
 
     kind: str

@@ -1,8 +1,8 @@
 """The thread's modes (gradients, autocast) during a capture.
 
-The interpreted program switches the real modes, so that operators on trace tensors behave as in eager. A switch is
-undone when the capture ends, becomes a region of the graph, and is repeated by residual code where the frame leaves a
-mode switched.
+The interpreted program switches the real modes, so that operators on trace tensors behave as in eager. The graph gets a
+region for each switch. At the end of the capture the switches are undone; residual code repeats them if the frame ends
+in other modes than it began.
 """
 
 from __future__ import annotations

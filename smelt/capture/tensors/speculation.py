@@ -1,12 +1,12 @@
-"""Values that steer a program and come from masks, ids and lengths: read during capture, checked before every later
-call.
+"""Assumes values of masks, ids and lengths that the program needs; a guard compares them with the values of each call.
 
-`if mask.all()`, `lengths.tolist()` or `x[mask]` ask for values. When these are computed from integers and booleans
-among the arguments (or from the module's own tensors), they are computed from the real tensors of this call, capture
-continues with them, and a guard computes and compares them at each call: like sizes, such values seldom change. A
-compile site that was captured `MAX_SPECULATED_VERSIONS` times ends its graph there instead, and so does everything that
-is computed from floating point arguments. One thing is assumed of those as well: how many of a few elements pass a
-comparison (`boxes[labels > -1]`), since labels often have a number that stands for padding.
+`if mask.all()`, `lengths.tolist()` and `x[mask]` need tensors' values. If these are computed from integer or boolean
+arguments (or from the module's own tensors), capture computes them from the real tensors of this call and continues
+with them. A guard computes and compares them at each call, since such values seldom change, like sizes. After
+`MAX_SPECULATED_VERSIONS` captures of a compile site, its graph ends instead where it needs such a value. A graph also
+ends where it needs a value that is computed from floating-point arguments, with one exception: the number of elements
+of a small tensor that pass a comparison (`boxes[labels > -1]`) is assumed as well, since labels often contain a number
+that represents padding.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MAX_COMPUTED_ELEMENTS = 1 << 24
 """Maximum number of elements of a tensor that such a computation makes."""
 
 MAX_FLOAT_INPUT_ELEMENTS = 256
-"""Maximum number of elements of a floating point argument whose values are compared: labels and padding are small."""
+"""Maximum number of elements of a floating-point argument that is compared; tensors of labels are small."""
 
 PICKING_OPS = frozenset(
     {"getitem", "__getitem__", "select", "narrow", "unbind", "split", "chunk"}
@@ -85,7 +85,7 @@ class AssumedValue:
 
 
 class Speculation:
-    """What one capture assumes about values.
+    """The values that one capture assumes.
 
     Args:
         tensors: the capture's tensors.
@@ -209,8 +209,8 @@ class Speculation:
         return [each for each in self.tensors.graph.nodes if each in needed]
 
     def _is_data(self, node: fx.Node) -> bool:
-        """Whether a node is a floating point argument, which differs from call to call, unlike masks, ids and tensors
-        of modules.
+        """Whether a node is a floating-point argument, whose values differ from call to call, unlike those of masks,
+        ids and tensors of modules.
         """
         if node.op != "placeholder":
             return False

@@ -275,7 +275,7 @@ class Tensors:
         raise Break("a tensor of unknown origin", "it was made where capture could not see it")
 
     def refuse_inner(self, value: object) -> None:
-        """Refuse a tensor of a function inside a transform: outside, it would stand for a batch or carry derivatives.
+        """Refuse a tensor of a function inside a transform: outside, it would represent a batch or have derivatives.
 
         Raises:
             Restart: the value is such a tensor, and is used outside of the transform.
@@ -363,8 +363,8 @@ class Tensors:
         Args:
             out: the result.
             written: the tensors that the call wrote to.
-            drew: the call draws random numbers.
-            raises: the call raises for some unbacked sizes, and its result was made for others.
+            drew: whether the call draws random numbers.
+            raises: whether the call raises an error for some unbacked sizes; its result is valid for the others.
         """
         new = self.reads.take()
         if not written and not drew and not new and not self._fresh(out):
@@ -472,7 +472,7 @@ class Tensors:
         metas: tuple[object, ...],
         outputs: list[TraceTensor],
     ) -> None:
-        """Replace the nodes of a branch's two arms by one node; `outputs` are the tensors that it gives."""
+        """Replace the nodes of a branch's two arms by one node; `outputs` are the tensors that it returns."""
         node = self._append("call_function", target, (self.nodes[id(condition)], *operands))
         node.meta["val"] = metas
         node.meta["at"] = self.vm.where()

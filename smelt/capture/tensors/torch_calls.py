@@ -368,7 +368,7 @@ def _metadata_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
 
 
 _OBJECT_ATTRS = frozenset({"retains_grad", "output_nr"})
-"""Attributes that the autograd engine keeps for a tensor object; a trace tensor has those that the program caused."""
+"""Attributes that autograd stores for a tensor object; for a trace tensor they reflect only the captured operations."""
 
 
 def _input_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:

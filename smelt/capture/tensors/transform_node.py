@@ -39,7 +39,7 @@ class Body:
         graph: the captured graph. Its inputs are the arguments that the transform makes, then the values from outside
             that the graph uses.
         new: positions of the arguments that the transform makes, among the flat arguments.
-        outside: slice of the values from outside that this graph uses, among those of the whole region.
+        outside: slice that selects, from the values from outside of the whole call, those that this graph uses.
         leaves: the flat result, with blanks for the graph's outputs.
         spec: the nesting of the result.
     """

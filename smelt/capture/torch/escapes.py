@@ -21,8 +21,8 @@ def disable(fn: Any = None, recursive: bool = True, reason: str | None = None) -
 
     Args:
         fn: the function; without it, a decorator is returned.
-        recursive: do not capture the functions that it calls either.
-        reason: shown by `explain`.
+        recursive: whether the functions that it calls are not captured either.
+        reason: a text that `explain` shows.
     """
     if fn is None:
         return lambda given: disable(given, recursive, reason)

@@ -1,10 +1,9 @@
 """Side effects of functions under `torch.utils.checkpoint`: in eager they occur a second time in the backward.
 
-A graph recomputes values and nothing else. A `checkpoint` call whose function also writes is therefore made in eager,
-between two graphs, and its function is captured separately, for both runs. The same holds where the function draws
-random numbers that differ in the recomputation. A checkpoint that is not reentrant stops its recomputation once the
-last saved tensor has been recomputed. Captured code does not stop early: where that would make a difference, the
-function is not captured.
+A graph only recomputes values. Therefore a `checkpoint` call whose function also writes is made in eager, between two
+graphs, and its function is captured separately, for both runs. The same holds for a function that draws random numbers
+that differ in the recomputation. A checkpoint that is not reentrant stops its recomputation when the last saved tensor
+has been recomputed. Captured code does not stop early; if that would make a difference, the function is not captured.
 """
 
 from __future__ import annotations
