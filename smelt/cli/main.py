@@ -41,13 +41,17 @@ def verify() -> None:
 SCRIPT_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 """Settings of a command that runs a script: arguments after the script are passed to the script."""
 
-Script = Annotated[str, typer.Argument(help="A Python file; with -m a module. What follows are its arguments.")]
+Script = Annotated[
+    str, typer.Argument(help="A Python file, or - for standard input; with -m a module. Its arguments follow.")
+]
 AsModule = Annotated[bool, typer.Option("-m", help="Run a module, as `python -m` does.")]
 
 
 def _expect_script(script: str, module: bool) -> None:
     """Raise an error if the script does not exist; a folder with a `__main__.py` is a script, as for Python."""
-    if not module and not Path(script).is_file() and not (Path(script) / "__main__.py").is_file():
+    if module or script == "-":
+        return
+    if not Path(script).is_file() and not (Path(script) / "__main__.py").is_file():
         raise typer.BadParameter(f"there is no file {script}", param_hint="SCRIPT")
 
 

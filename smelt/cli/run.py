@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import io
 import json
+import linecache
 import os
 import runpy
 import subprocess
@@ -15,6 +16,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from multiprocessing import spawn
 from pathlib import Path
@@ -36,6 +38,9 @@ MANY = 5
 """Maximum number of reasons from one table that the summary shows."""
 
 
+STANDARD_INPUT = "-"
+"""The name under which the script is read from standard input, as by `python -`."""
+
 INSTALL = "smelt.install()"
 """The statement that processes spawned by the script run first."""
 
@@ -51,7 +56,8 @@ def run_script(
     """Run a script (or a module, as `python -m` does) with these arguments; returns its exit status.
 
     Args:
-        target, args, module: the script, its arguments, and whether `target` is the name of a module.
+        target, args, module: the script (STANDARD_INPUT: its text is read from there), its arguments, and whether
+            `target` is the name of a module.
         quiet: no summary at the end.
         eager_too: if the script succeeds, run it in eager as well, in another process, and print the time saved.
         spawned: source text that processes which `multiprocessing` spawns execute first.
@@ -126,7 +132,7 @@ def _in_eager(target: str, args: Sequence[str], module: bool) -> float | None:
         done = subprocess.run(
             [sys.executable, "-c", call, given],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (_HOME, os.environ.get("PYTHONPATH"))))},
-            stdin=subprocess.DEVNULL,
+            input=_text_of_standard_input() if target == STANDARD_INPUT and not module else b"",
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -156,6 +162,12 @@ def _run(target: str, module: bool) -> None:
     if module:
         sys.path.insert(0, os.getcwd())
         _run_in_main(target)
+    elif target == STANDARD_INPUT:
+        sys.path[0:1] = [""]
+        text = _text_of_standard_input()
+        lines = text.decode(errors="replace").splitlines(keepends=True)
+        linecache.cache["<stdin>"] = len(text), None, lines, "<stdin>"  # errors and reports show the script's lines
+        exec(compile(text, "<stdin>", "exec", dont_inherit=True), main.__dict__)
     elif path.is_dir() or zipfile.is_zipfile(path):
         sys.path[0:1] = [target]
         _run_in_main("__main__", alter_argv=False)
@@ -166,6 +178,12 @@ def _run(target: str, module: bool) -> None:
         with io.open_code(str(path)) as file:
             code = compile(file.read(), str(path), "exec", dont_inherit=True)
         exec(code, main.__dict__)
+
+
+@cache
+def _text_of_standard_input() -> bytes:
+    """The script on standard input, which can be read once."""
+    return sys.stdin.buffer.read()
 
 
 def _status(code: Any) -> int:
