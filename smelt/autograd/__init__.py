@@ -1,1 +1,1 @@
-"""Torch-level graph in; functional joint ATen graph, its split into forward and backward, and the call wrapper out."""
+"""Torch-level graph in; the functional joint ATen graph, its forward and backward graphs, and the call wrapper out."""

@@ -28,9 +28,13 @@ from smelt.prims.decompose import decompose
 from smelt.shapes.size import hint
 
 FxCompiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
-"""(functional graph, example inputs) -> callable over the graph's inputs that returns its outputs"""
+"""Type of a compiler: (functional graph, example inputs) -> callable over the graph's inputs that returns its
+outputs.
+"""
 Partition = Callable[[fx.GraphModule, Joint], tuple[fx.GraphModule, fx.GraphModule | None]]
-"""(joint graph, its plan) -> (forward, backward), see `eager_partition.split` for what they take and return"""
+"""Type of a partition: (joint graph, its plan) -> (forward, backward); see `eager_partition.split` for their inputs and
+outputs.
+"""
 Backend = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Compiled]
 
 
@@ -54,22 +58,22 @@ def aot_autograd(
         partition: "save" keeps what backward reads and recomputes only views (the default of "aten"); "min-cut" weighs
             memory against recomputation (the default of "prims", which it needs); or a function `(joint graph, plan) ->
             (forward, backward)`.
-        activation_memory_budget: for "min-cut", from 0 (save as little as possible for backward) to 1 (save what is
-            fastest).
+        activation_memory_budget: for "min-cut", from 0 (save as little as possible for backward) to 1 (save the values
+            with which backward is fastest).
 
     Raises:
-        OptionError: an unknown opset or partition, a min-cut over ATen operators, a budget beside 0 to 1, or a compiler
-            that cannot be called.
+        OptionError: the opset or partition is unknown, the partition is a min-cut over ATen operators, the budget is
+            not between 0 and 1, or a compiler cannot be called.
     """
     second = fw_compiler if bw_compiler is None else bw_compiler
     for compiler in (fw_compiler, second):
         if not callable(compiler):
             raise OptionError(f"a compiler is a callable (graph, example_inputs) -> callable, got {shown(compiler)}")
     cut = _partition(opset, partition)
-    # the compilers' programs draw from PyTorch's generator
+    # the compilers' programs draw random numbers from PyTorch's generator
     options = resolve_options(options={"eager_rng": True, "activation_memory_budget": activation_memory_budget})
     if cut != "min-cut":
-        options = replace(options, backend="aot_eager")  # this backend's backward takes inputs as they are
+        options = replace(options, backend="aot_eager")  # this backend's backward takes inputs unchanged
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Compiled:
         joint = trace_joint(gm, example_inputs, options)
@@ -93,7 +97,7 @@ def aot_autograd(
 
 
 def _partition(opset: str, partition: Any) -> Any:
-    """The partition function for these options; raises an error if they contradict each other."""
+    """Returns the partition function for these options; raises an error if they contradict each other."""
     if opset not in ("aten", "prims"):
         raise OptionError(f"opset {shown(opset)}", hint='one of "aten", "prims"')
     cut: Any = partition or ("save" if opset == "aten" else "min-cut")
@@ -105,7 +109,7 @@ def _partition(opset: str, partition: Any) -> Any:
 
 
 def _program(module: fx.GraphModule, compiler: FxCompiler) -> Program:
-    """The program that the compiler made of a graph, with the calling convention of `wrap`."""
+    """Returns the program that the compiler made of a graph, with the calling convention of `wrap`."""
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     run = compiler(with_reshape(module), [_example(node.meta["val"]) for node in inputs])
     if not callable(run):

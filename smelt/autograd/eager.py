@@ -34,7 +34,7 @@ aten = torch.ops.aten
 
 @without_default_device()
 def compile_aot_eager(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], options: Options) -> Compiled:
-    """Joint trace, split and wrapping of `gm`, run by PyTorch's own operators."""
+    """Returns the callable of `gm`: the joint trace, split and wrapped, run by PyTorch's own operators."""
     # all random numbers come from PyTorch's generator, as in eager
     joint = trace_joint(gm, example_inputs, dataclasses.replace(options, eager_rng=True))
     forward, backward = split(joint)
@@ -45,12 +45,13 @@ def compile_aot_eager(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]
 
 
 def eager_program(module: fx.GraphModule) -> Program:
-    """A boxed program (`list -> list`) that runs a functional ATen graph."""
+    """Returns a boxed program (`list -> list`) that runs a functional ATen graph."""
     return laid_out(module, with_reshape(module).forward)
 
 
 def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
-    """`run`, which computes the graph, as a boxed program whose results have the strides that eager would give them.
+    """Returns `run`, which computes the graph, as a boxed program whose results have the strides that eager would give
+    them.
 
     Raises:
         SmeltError: when called, if `run` returns another number of results than the graph has.
@@ -64,7 +65,7 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
     def program(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         given = tuple(inputs)
         inputs.clear()
-        own = set(map(id, given))  # inputs are saved themselves, as in eager: the user may replace their memory
+        own = set(map(id, given))  # as in eager, inputs are saved directly: the user may replace their memory
         metas = promised
         outputs = list(run(*given))
         if len(outputs) != len(promised):
@@ -74,7 +75,7 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
             numbers |= {as_symbol(m): n for m, n in zip(promised[count:], outputs[count:], strict=True)}
             metas = tuple(meta_in_numbers(meta, numbers) for meta in promised[:count])
         for i in range(count):
-            found = outputs[i].numel() or not symbolic  # symbolic strides say nothing of empty tensors
+            found = outputs[i].numel() or not symbolic  # symbolic strides say nothing about empty tensors
             if found and outputs[i].stride() != metas[i].stride:
                 outputs[i] = restride(outputs[i], metas[i])
             # autograd forbids writes to a view that a custom function returned
@@ -86,14 +87,14 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
 
 
 def _no_view(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor on the same memory that autograd does not see as a view."""
+    """Returns a tensor on the same memory that autograd does not treat as a view."""
     out = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return out.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def with_reshape(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy of the graph that runs with operands of any strides: `view` becomes `reshape`, and kernels that need
-    certain strides are replaced by wrappers (`KERNELS`).
+    """Returns a copy of the graph that runs with operands of any strides: `view` becomes `reshape`, and kernels that
+    need certain strides are replaced by wrappers (`KERNELS`).
 
     Results of operators of users' libraries are checked against their fake kernels.
     """
@@ -111,7 +112,7 @@ def with_reshape(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def restride(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
-    """`tensor` with the strides of `meta`: a copy unless only dimensions of size 1 differ."""
+    """Returns `tensor` with the strides of `meta`: a copy unless only dimensions of size 1 differ."""
     wanted, have = meta.stride, tensor.stride()
     if all(size <= 1 or a == b for size, a, b in zip(tensor.shape, wanted, have, strict=True)):
         return tensor.as_strided(tensor.shape, wanted)

@@ -31,19 +31,21 @@ Program = Callable[[list[Any]], list[Any]]
 
 MAX_PROGRAMS = 8
 """Maximum number of programs of one graph that take several tangents. For any other set of absent tangents, several
-programs run and their gradients are added."""
+programs run and their gradients are added.
+"""
 
 
 LINEAR_IN = {"index_add": (0, 3)}
-"""ATen operators that are no primitives -> argument positions as in `Facts.linear_in`. Every `..._backward` is linear
-in its first argument."""
+"""Argument positions, as in `Facts.linear_in`, of ATen operators that are not primitives. Every `..._backward` is
+linear in its first argument.
+"""
 
 PRODUCTS = frozenset({"mv", "dot", "vdot"})
-"""ATen operators that are no primitives and whose result is 0 if one operand is 0."""
+"""Names of ATen operators that are not primitives and whose result is 0 if one operand is 0."""
 
 
 class Backward:
-    """The backward program for calls with all gradients; `without` gives the programs for calls in which some are
+    """The backward program for calls with all gradients; `without` returns the programs for calls in which some are
     absent.
 
     Args:
@@ -70,7 +72,8 @@ class Backward:
         self._program(())
 
     def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
-        """The programs for calls in which the tangents at the positions `absent` (of `count` in the graph) are absent.
+        """Returns the programs for calls in which the tangents at the positions `absent` (of `count` in the graph) are
+        absent.
 
         Returns:
             (absent tangents, program) pairs: a program does not take its absent tangents. The gradients are the sums of
@@ -86,7 +89,7 @@ class Backward:
         return [(subset, self._program(subset)) for subset in subsets(self.programs, absent, count)]
 
     def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
-        """The positions of the saved values that the programs of `without(absent, count)` read."""
+        """Returns the positions of the saved values that the programs of `without(absent, count)` read."""
         return frozenset().union(*(self._read(subset) for subset, _ in self.without(absent, count)))
 
     def _read(self, absent: tuple[int, ...]) -> frozenset[int]:
@@ -120,7 +123,8 @@ class Backward:
 
 
 def subsets(known: Iterable[tuple[int, ...]], absent: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
-    """Sets of absent tangents such that each tangent that is not in `absent` is taken by exactly one of their programs.
+    """Yields sets of absent tangents such that each tangent that is not in `absent` is taken by exactly one of their
+    programs.
 
     Args:
         known: sets that have a program. The smallest ones are chosen first; each remaining tangent gets a set that
@@ -138,8 +142,9 @@ def subsets(known: Iterable[tuple[int, ...]], absent: tuple[int, ...], count: in
 
 
 class GivenBackward:
-    """A `Backward` whose programs get additional inputs, such as the values of symbols: each program becomes
-    `given(program)`."""
+    """A `Backward` whose programs get additional inputs, such as the values of symbols: each program is replaced by
+    `given(program)`.
+    """
 
     def __init__(self, backward: Backward, given: Callable[[Program], Program]) -> None:
         self.backward, self.given, self.whole = backward, given, given(backward)
@@ -149,12 +154,12 @@ class GivenBackward:
         return self.whole(inputs)
 
     def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
-        """The result of `Backward.without`, with each program wrapped."""
+        """Returns the result of `Backward.without`, with each program wrapped."""
         return [(subset, self._given(program)) for subset, program in self.backward.without(absent, count)]
 
     def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
-        """The result of `Backward.reads`, unchanged: additional inputs come after the saved values and do not change
-        their positions.
+        """Returns the result of `Backward.reads`, unchanged: additional inputs come after the saved values and do not
+        change their positions.
         """
         return self.backward.reads(absent, count)
 
@@ -166,8 +171,9 @@ class GivenBackward:
 
 
 def sum_of_gradients(results: Sequence[Sequence[Any]]) -> list[Any]:
-    """The sums of the gradients that several programs returned. Indices of sparse gradients, which are equal in all of
-    them, are not added."""
+    """Returns the sums of the gradients that several programs returned. Indices of sparse gradients, which are equal in
+    all of them, are not added.
+    """
     first, *others = results
     return [
         value if value is None or not (value.is_floating_point() or value.is_complex()) else sum(more, value)
@@ -178,16 +184,16 @@ def sum_of_gradients(results: Sequence[Sequence[Any]]) -> list[Any]:
 def likely_backward(
     gm: fx.GraphModule, metas: Sequence[TensorMeta], some: bool = False
 ) -> tuple[fx.GraphModule | None, tuple[int, ...]]:
-    """The backward graph that a training step is likely to run, and the positions of the tangents that it does not
-    take.
+    """Returns the backward graph that a training step is likely to run, and the positions of the tangents that it does
+    not take.
 
     If exactly one of several results is a single number, it is assumed to be the loss: only its backward is compiled in
-    advance, others when they are first needed. Otherwise it is unknown which results will be used, and no backward is
-    compiled in advance.
+    advance, other backwards are compiled when they are first needed. Otherwise it is unknown which results will be
+    used, and no backward is compiled in advance.
 
     Args:
         metas: the metadata of the graph's tangents.
-        some: return a backward in any case; where no loss is found, the one that takes all gradients.
+        some: whether to return a backward in any case: if no loss is found, the one that takes all gradients.
     """
     if len(metas) == 1:
         return without_tangents(gm, ()), ()
@@ -199,8 +205,8 @@ def likely_backward(
 
 
 def without_tangents(gm: fx.GraphModule, absent: Sequence[int]) -> fx.GraphModule:
-    """The graph without some of its tangents (the inputs `tangents_...`, counted by `absent`) and without the nodes
-    that depend only on these.
+    """Returns the graph without some of its tangents (the inputs `tangents_...`, counted by `absent`) and without the
+    nodes that depend only on these.
 
     Gradient marks are resolved, because their values depend on which tangents are absent. A user's function whose
     backward raises gets no gradients in the graph: a call that reaches it has raised its error before
@@ -218,7 +224,7 @@ class _Without:
         self.present = 0 if flow is None else flow.present(absent)
         self.nothing: set[fx.Node] = {tangents[i] for i in absent}
         self.gone = set(self.nothing)
-        self.zeros = set(self.nothing)  # of the nodes so far: absent ones, and values that are 0 everywhere
+        self.zeros = set(self.nothing)  # contains absent nodes and nodes whose value is 0 everywhere
         self.graph = Graph()
         self.env: dict[fx.Node, fx.Node] = {}
 
@@ -244,7 +250,7 @@ class _Without:
         return GraphModule(self.gm, self.graph)
 
     def resolve(self, node: fx.Node, mark: GradientMark) -> None:
-        """The value of a gradient mark when these gradients are absent."""
+        """Set the value of a gradient mark for calls in which these gradients are absent."""
         value: Any = node.args[0]
         if isinstance(mark, Chosen):
             pattern = mark.choice.pattern(self.present)
@@ -315,15 +321,17 @@ class _Without:
         return value is None or (type(value) is not Size and bool(value == 0))
 
     def value(self, node: fx.Node) -> fx.Node:
-        """The node in the new graph; zeros for an absent operand of an operation that has no rule for absent
-        operands."""
+        """Returns the node in the new graph; zeros for an absent operand of an operation that has no rule for absent
+        operands.
+        """
         if node in self.nothing and node not in self.env:
             self.env[node] = self.made(node.meta["val"])
         return self.env[node]
 
     def made(self, meta: TensorMeta) -> fx.Node:
-        """Zeros in the layout of `node`, which they replace: the recorded strides of readers follow from that
-        layout."""
+        """Returns zeros in the layout of `node`, which they replace: the recorded strides of readers follow from that
+        layout.
+        """
         order, repeated = _memory(meta)
         shape = tuple(1 if d in repeated else meta.shape[d] for d in order)
         zero = False if meta.dtype is torch.bool else 0.0 if meta.dtype.is_floating_point else 0
@@ -350,8 +358,9 @@ class _Without:
 
 
 def _memory(meta: TensorMeta) -> tuple[list[int], set[int]]:
-    """(dimensions from the outermost to the innermost in memory, dimensions of stride 0); for a layout with gaps, (all
-    dimensions in order, none)."""
+    """Returns (dimensions from the outermost to the innermost in memory, dimensions of stride 0); for a layout with
+    gaps, (all dimensions in order, none).
+    """
     repeated = {d for d in range(meta.ndim) if type(meta.stride[d]) is int and meta.stride[d] == 0}
     kept = [d for d in range(meta.ndim) if d not in repeated]
     reduced = replace(meta, shape=tuple(meta.shape[d] for d in kept), stride=tuple(meta.stride[d] for d in kept))
@@ -362,7 +371,7 @@ def _memory(meta: TensorMeta) -> tuple[list[int], set[int]]:
 
 
 def _operation(node: fx.Node) -> str:
-    """The name of a node's primitive, or of its ATen operator (complex values have no primitives)."""
+    """Returns the name of a node's primitive, or of its ATen operator (complex values have no primitives)."""
     match node.target:
         case Prim():
             return node.target.name

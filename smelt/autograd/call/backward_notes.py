@@ -1,4 +1,4 @@
-"""Adds to errors of a compiled backward the lines of the forward that they come from."""
+"""Adds to errors of a compiled backward the lines of the forward from which they come."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smelt.base.text import visible
 
 
 def note_line(error: Exception) -> None:
-    """Add to an error the user's lines of the library call that raised it; no effect for errors from elsewhere."""
+    """Add the user's lines to an error of a library call in a compiled backward; has no effect on other errors."""
     entry = error.__traceback__
     while entry is not None:
         steps = getattr(entry.tb_frame.f_globals.get("observed"), "steps", None)
@@ -23,7 +23,7 @@ def note_line(error: Exception) -> None:
 
 
 def _called(entry: TracebackType, steps: Steps) -> str:
-    """The steps of a host program that its failing line calls, found by the names that the line loads."""
+    """Returns the steps of a host program that its failing line calls, found by the names that the line loads."""
     for instruction in dis.get_instructions(entry.tb_frame.f_code):
         location = instruction.positions
         if location is not None and location.lineno == entry.tb_lineno and instruction.argval in steps.externs:

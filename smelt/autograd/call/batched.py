@@ -1,7 +1,7 @@
-"""A compiled backward for many gradients at once: `is_grads_batched`, `vmap` of a gradient, vectorized jacobians.
+"""Runs a compiled backward for many gradients at once: `is_grads_batched`, `vmap` of a gradient, vectorized jacobians.
 
-Compiled code reads memory, and a batched tensor of `torch.vmap` has no memory of its layout. So the program runs once
-for each sample.
+Compiled code reads memory, and a batched tensor of `torch.vmap` has no memory in its own layout. So the program runs
+once for each sample.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Gradients = Callable[[list[torch.Tensor], Sequence[torch.Tensor | None]], tuple[
 
 
 def batched(run: Gradients) -> Gradients:
-    """`run`, extended to gradients that may be batched tensors."""
+    """Returns `run`, extended to gradients that may be batched tensors."""
 
     def run_batched(saved: list[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
         if functorch_transforms_active():

@@ -2,8 +2,8 @@
 
 The programs are functional and run below autograd and autocast. The callable adds: one `torch.autograd.Function`, which
 saves tensors for backward; the writes of new values to inputs; the views of outputs that share memory; and the
-conversion of gradients to the layout that was traced. What a call has to do is decided once per graph: a call that
-needs none of this only runs the program.
+conversion of gradients to the layout that was traced. The work of a call is decided once per graph: a call that needs
+none of this only runs the program.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def wrap(
     compiled_backward: Program | None,
     double_backward: DoubleBackward | None = None,
 ) -> Compiled:
-    """The callable `(*inputs) -> tuple` of a compiled graph.
+    """Returns the callable `(*inputs) -> tuple` of a compiled graph.
 
     Args:
         joint: the plan of the call.
@@ -88,7 +88,7 @@ def wrap(
 
 
 def _without_checks(program: Program, count: int) -> Program:
-    """The forward program without its last `count` results, which only come from checks."""
+    """Returns the forward program without its last `count` results, which only come from checks."""
 
     def run(inputs: list[Any]) -> list[Any]:
         return program(inputs)[:-count]
@@ -97,14 +97,14 @@ def _without_checks(program: Program, count: int) -> Program:
 
 
 def _with_seeds(joint: Joint, program: Program) -> Program:
-    """The forward program, wrapped to draw its seeds and to run outside of autocast regions."""
+    """Returns the forward program, wrapped to draw its seeds and to run outside of autocast regions."""
     if joint.seeds:
         program = _run_seeded(program, joint.seeds)
     return excluding(program, disable_autocast) if joint.autocast else program
 
 
 def _below_autograd(joint: Joint, program: Program) -> Program:
-    """The forward program of `_with_seeds`, wrapped to run below autograd as well."""
+    """Returns the forward program of `_with_seeds`, wrapped to run below autograd as well."""
     return excluding(_with_seeds(joint, program), below_autograd)
 
 
@@ -163,15 +163,15 @@ class _Plan:
     Attributes:
         tangents: for each tangent of the graph, its position among the gradients that autograd passes, and its
             metadata.
-        saving: how saved tensors relate to the caller's memory; found at the first call.
+        saving: the relation of saved tensors to the caller's memory; found at the first call.
         sparse: whether some gradients are sparse tensors.
         double_backward: computes second derivatives.
-        why: the reason why second derivatives are unsupported, if they are.
-        memory: how calls remember their inputs for second derivatives; found at the first call.
+        why: the reason why second derivatives are unsupported, or None.
+        memory: the form in which calls remember their inputs for second derivatives; found at the first call.
         draws: whether calls remember the state of their random numbers for second derivatives.
         generators: the devices whose generators' states calls remember, in addition to seeds.
-        computed: positions of inputs that are no leaves; found at the first call.
-        chain: how the gradients of a backward in stages are spread over autograd nodes; None: the backward has one
+        computed: positions of inputs that are not leaves; found at the first call.
+        chain: the distribution of the gradients of a backward in stages over autograd nodes; None: the backward has one
             stage.
     """
 
@@ -202,14 +202,16 @@ class _Plan:
         self._wrapped: dict[Program, Program] = {}
 
     def wrapped(self, program: Program) -> Program:
-        """A backward program, wrapped to run below autograd and outside of autocast regions."""
+        """Returns a backward program, wrapped to run below autograd and outside of autocast regions."""
         found = self._wrapped.get(program)
         if found is None:
             found = self._wrapped[program] = self.in_guards(program)
         return found
 
     def in_guards(self, program: Program) -> Program:
-        """A function, wrapped to run below autograd and outside of autocast regions, as backward programs do."""
+        """Returns a function, wrapped to run below autograd and outside of autocast regions, as backward
+        programs do.
+        """
         return excluding(program, below_autograd, disable_autocast)
 
     def run(self, saved: list[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
@@ -226,7 +228,7 @@ class _Plan:
 
 
 class _Saving:
-    """How the tensors that calls save relate to memory that the caller can write to.
+    """The relation of the tensors that calls save to memory that the caller can write to.
 
     Attributes:
         copied: positions of tensors that are saved as copies, for one of three reasons: the call writes to their
@@ -234,9 +236,9 @@ class _Saving:
             `clone()`; or they are inference tensors, which autograd cannot save.
         aliased: positions of inputs of which eager saves only views, so that its backward still reads the original
             memory after `x.data = y`. For these an alias is saved, which keeps that memory alive.
-        own: (position, metadata for which the backward program was compiled) of inputs that eager saves themselves.
+        own: (position, metadata for which the backward program was compiled) of the inputs that eager saves directly.
         kinds: `own` in a compact form, which each call compares (see `kinds_of`).
-        twice: inputs that eager saves both themselves and as views; their memory is saved in addition.
+        twice: inputs that eager saves both directly and as views; their memory is saved in addition.
         results: positions of the call's results among the saved tensors; empty unless there are several tangents.
         watched_inputs, watched_outputs: positions of inputs and outputs that share memory with a saved view. They are
             saved as well, so that autograd checks their version counters in backward.
@@ -261,9 +263,9 @@ class _Saving:
         self.twice = ReadTwice(inputs, saved, self.own, self.aliased, plan.joint.saved_both, double_backward)
 
     def additional(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The tensors that are saved in addition, after those that the backward program reads."""
+        """Returns the tensors that are saved in addition, after those that the backward program reads."""
         found = self._watched(inputs, outputs)
-        if self.twice.holds:  # `data` has no version check: eager may not save these
+        if self.twice.holds:  # `data` has no version check, as eager may not save these tensors
             found += [inputs[i].data for i in self.twice.all_retained(saved_tensor_hooks() is not None)]
         return found
 
@@ -271,8 +273,8 @@ class _Saving:
         return [inputs[i] for i in self.watched_inputs] + [outputs[i] for i in self.watched_outputs]
 
     def restore_layouts(self, saved: list[torch.Tensor], moved: bool, hooked: bool) -> bool:
-        """Give the saved tensors the strides that the backward program reads, in place; False if eager's engine has to
-        run instead.
+        """Give the saved tensors the strides that the backward program reads, in place; returns False if eager's engine
+        has to run instead.
 
         Args:
             moved: gradients need a history, and the memory of an input in `twice` was replaced.
@@ -288,7 +290,7 @@ class _Saving:
         return True
 
     def saved_themselves(self, saved: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """The saved tensors, with None for those of which a copy or an alias is saved."""
+        """Returns the saved tensors, with None for those of which a copy or an alias is saved."""
         others = {*self.copied, *self.aliased}
         return [None if k in others else s for k, s in enumerate(saved)]
 
@@ -296,14 +298,17 @@ class _Saving:
 def _results_among(
     saved: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], copied: Collection[int], tangents: int
 ) -> list[int]:
-    """Positions, among the saved tensors, of those that the call also returns; empty unless there are several tangents,
-    of which some may be absent."""
+    """Returns the positions, among the saved tensors, of tensors that the call also returns; empty unless there are
+    several tangents, of which some may be absent.
+    """
     own = {id(each) for each in outputs} if tangents > 1 else ()
     return [k for k, tensor in enumerate(saved) if id(tensor) in own and k not in copied]
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """The identity of the tensor's storage; for a tensor without elements, which shares no memory, its own identity."""
+    """Returns the identity of the tensor's storage; for a tensor without elements, which shares no memory, its own
+    identity.
+    """
     return address_of_storage(tensor.untyped_storage()) if tensor.numel() else id(tensor)
 
 
@@ -387,15 +392,16 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def gradients(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """The gradients that `backward` returns; for a program in stages, those that are known after the first
-        stage."""
+        """Returns the gradients that `backward` returns; for a program in stages, those that are known after the first
+        stage.
+        """
         plan: _Plan = ctx.plan
         if all(grad is None for grad in grads):  # no result was used: another graph's backward passed None
             _skip_absent_inputs(ctx, range(len(plan.joint.gradients)))
             return (None,) * (1 + len(plan.joint.gradients))
         try:
             saved = [*ctx.saved_tensors]
-        except RuntimeError as error:  # a saved tensor was written to: eager checks only those of used results
+        except RuntimeError as error:  # a saved tensor was written to: eager checks only the tensors of used results
             saved = _saved_for_used_results(ctx, plan, grads, error)
         if ctx.packed is not None:
             saved = unpacked(saved, ctx.packed)
@@ -413,7 +419,7 @@ class _Compiled(torch.autograd.Function):
             return _recorded(ctx, plan, saved, grads, moved)
         if plan.memory is not None:
             ctx.inputs = plan.memory.release(ctx.inputs)
-        ctx.maybe_clear_saved_tensors()  # unless retain_graph: `saved` has the last references now
+        ctx.maybe_clear_saved_tensors()  # unless retain_graph is set, `saved` has the last references from here on
         del saved[plan.saving.count :]
         if in_batches():
             return _by_input(ctx, batched(plan.run)(saved, grads), absent)
@@ -423,10 +429,10 @@ class _Compiled(torch.autograd.Function):
 def _saved_for_used_results(
     ctx: Any, plan: _Plan, grads: Sequence[torch.Tensor | None], error: RuntimeError
 ) -> list[torch.Tensor]:
-    """The saved tensors, if none of those that the gradients of the used results read was written to.
+    """Returns the saved tensors, if no tensor that the gradients of the used results read was written to.
 
     Raises:
-        RuntimeError: `error`, if one of these was written to, or if that cannot be decided.
+        RuntimeError: `error`, if such a tensor was written to, or if that cannot be decided.
     """
     backward, saving = plan.backward, plan.saving
     absent = tuple(position for position, (k, _) in enumerate(plan.tangents) if grads[k] is None)
@@ -444,8 +450,9 @@ def _saved_for_used_results(
 def _recorded(
     ctx: Any, plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], moved: bool
 ) -> tuple[torch.Tensor | None, ...]:
-    """The gradients that `backward` returns under `create_graph=True`. `moved`: the memory of an input in
-    `_Saving.twice` was replaced."""
+    """Returns the gradients that `backward` returns under `create_graph=True`. `moved`: whether the memory of an input
+    in `_Saving.twice` was replaced.
+    """
     outcome = _MOVED if moved else _by_double_backward(ctx, plan, saved, grads)
     if isinstance(outcome, tuple):
         return outcome
@@ -457,7 +464,7 @@ def _recorded(
 
 
 def _leaves_below(ctx: Any) -> list[torch.Tensor]:
-    """The leaves from which the inputs of a call were computed."""
+    """Returns the leaves from which the inputs of a call were computed."""
     nodes = nodes_below(node for node, _ in ctx.next_functions)
     return [node.variable for node in nodes if getattr(node, "variable", None) is not None]
 
@@ -472,8 +479,9 @@ def _by_input(ctx: Any, found: Any, absent: frozenset[int]) -> tuple[torch.Tenso
 
 
 def _in_layout_asked_for(ctx: Any, found: Any) -> list[torch.Tensor]:
-    """The gradients; those of leaves that `torch.autograd.grad` returns, instead of accumulating them, get the layout
-    that the derivatives leave."""
+    """Returns the gradients; those of leaves that `torch.autograd.grad` returns, instead of accumulating them, get the
+    layout that the derivatives leave.
+    """
     joint, made = ctx.plan.joint, [*found]
     for i, meta in joint.asked_for.items():
         node = ctx.next_functions[i][0]
@@ -544,7 +552,7 @@ def _sum_of(
 
 
 def _gradient(found: Sequence[torch.Tensor], made: int | SparseGradient | None) -> torch.Tensor | None:
-    """One input's gradient, taken or assembled from the results `found` of the backward program."""
+    """Returns one input's gradient, taken or assembled from the results `found` of the backward program."""
     match made:
         case None:
             return None
@@ -559,7 +567,7 @@ def _gradient(found: Sequence[torch.Tensor], made: int | SparseGradient | None) 
 
 
 def _tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
-    """`grad` in the layout and dtype for which the backward program was traced; zeros if it is None."""
+    """Returns `grad` in the layout and dtype for which the backward program was traced; zeros if it is None."""
     if grad is None:
         return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).zero_()
     if grad.layout is not torch.strided:
@@ -577,8 +585,9 @@ def _in_changed_state(
     grads: Sequence[torch.Tensor | None],
     changed: Sequence[BackwardState],
 ) -> tuple[torch.Tensor | None, ...]:
-    """The gradients that `backward` returns if state that user-defined backward methods read has changed since
-    compilation."""
+    """Returns the gradients that `backward` returns if state that user-defined backward methods read has changed since
+    compilation.
+    """
     for state in changed:
         state.note_change()
     if not all(state.same_before() for state in changed):
@@ -608,7 +617,7 @@ def _by_double_backward(
     grads: Sequence[torch.Tensor | None],
     changed: bool = False,
 ) -> tuple[torch.Tensor | None, ...] | str:
-    """The gradients that `backward` returns, with an autograd history; or the reason why there are none."""
+    """Returns the gradients that `backward` returns, with an autograd history; or the reason why there are none."""
     double_backward, memory = plan.double_backward, plan.memory
     if double_backward is None or memory is None or plan.why is not None:
         return plan.why or ""
@@ -642,8 +651,9 @@ def _by_double_backward(
 def _by_eager_engine(
     ctx: Any, plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
-    """The gradients that `backward` returns if eager reads both an input's new memory (`x.data = y`) and values of its
-    former memory."""
+    """Returns the gradients that `backward` returns if eager reads both an input's new memory (`x.data = y`) and values
+    of its former memory.
+    """
     double_backward, memory = plan.double_backward, plan.memory
     known = double_backward is not None and memory is not None and ctx.begin is None
     inputs = double_backward.inputs_of(memory.recall(ctx.inputs, saved)) if known else None  # type: ignore[union-attr]
@@ -664,7 +674,7 @@ def _by_eager_engine(
 
 
 def _differentiable_tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor | None:
-    """`grad` in the traced layout and dtype, like `_tangent`, but with a history; None if it is None."""
+    """Returns `grad` in the traced layout and dtype, like `_tangent`, but with a history; None if it is None."""
     if grad is None:
         return None
     if grad.layout is not torch.strided:
@@ -706,7 +716,8 @@ class _Gradients(torch.autograd.Function):
 def _wrap_training(
     joint: Joint, forward: Program, backward: Program, double_backward: DoubleBackward | None
 ) -> Compiled:
-    """The callable of a graph with gradients, also if the caller is in no_grad now (guards make later calls the same).
+    """Returns the callable of a graph with gradients, also if the caller is currently in no_grad (guards make later
+    calls the same).
 
     A frame that is resumed inside `with torch.no_grad()` may leave that block within the graph. Results that the graph
     computes without a history are marked as such individually.
@@ -765,8 +776,9 @@ def _overwrite_all(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tenso
 
 
 def _with_edges(apply: Callable[..., Any], plan: _Plan) -> Callable[..., Any]:
-    """A function that computes a call and applies the node to the inputs; inputs that gradients never reach, or whose
-    gradients a later stage returns, are detached."""
+    """Returns a function that computes a call and applies the node to the inputs; inputs that gradients never reach, or
+    whose gradients a later stage returns, are detached.
+    """
 
     def run(*inputs: torch.Tensor) -> Any:
         call, edges = _computed(plan, inputs), [*inputs]

@@ -16,8 +16,9 @@ from smelt.shapes.size import Symbol, as_symbol
 
 
 def checked(node: fx.Node) -> Any:
-    """The target of `node`; an operator of a user's library is wrapped to raise WrongFake if a result differs from the
-    node's metadata."""
+    """Returns the target of `node`; an operator of a user's library is wrapped to raise WrongFake if a result differs
+    from the node's metadata.
+    """
     op = node.target
     if not isinstance(op, OpOverload) or is_of_torch(str(op)) or not _tensor_metas(node.meta.get("val")):
         return op

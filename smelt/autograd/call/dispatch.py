@@ -28,12 +28,13 @@ _MODES: tuple[Callable[[], Any], ...] = (
 """The modes in which guards and writes from C are compared."""
 
 _found: dict[Callable[[], Any], int] | None = None
-"""Guard -> the dispatch keys that it excludes; empty if they cannot be set from C, None if the search has not run
-yet."""
+"""For each guard, the dispatch keys that it excludes; empty if they cannot be set from C, None if the search has not
+run yet.
+"""
 
 
 def called_plainly(program: Program) -> Callable[..., tuple[Any, ...]]:
-    """The program as a function `(*inputs) -> tuple` that runs below autograd."""
+    """Returns the program as a function `(*inputs) -> tuple` that runs below autograd."""
     keys = _keys((below_autograd,))
     if keys:
         return _native.Excluding(program, keys, False)
@@ -46,7 +47,7 @@ def called_plainly(program: Program) -> Callable[..., tuple[Any, ...]]:
 
 
 def excluding(program: Program, *guards: Callable[[], Any]) -> Program:
-    """The boxed program, wrapped to run inside these guards (`below_autograd`, `disable_autocast`)."""
+    """Returns the boxed program, wrapped to run inside these guards (`below_autograd`, `disable_autocast`)."""
     keys = _keys(guards)
     if keys:
         return _native.Excluding(program, keys, True)
@@ -64,7 +65,7 @@ def _inside(program: Program, guard: Callable[[], Any]) -> Program:
 
 
 def _keys(guards: Guards) -> int:
-    """The union of the dispatch keys that the guards exclude; 0 if the guards have to be entered."""
+    """Returns the union of the dispatch keys that the guards exclude; 0 if the guards have to be entered."""
     global _found
     if _found is None:
         _found = _search()
@@ -77,8 +78,9 @@ def _keys(guards: Guards) -> int:
 
 
 def _search() -> dict[Callable[[], Any], int] | None:
-    """Guard -> the keys that it excludes; empty if keys cannot be set from C, None if active modes prevent the
-    search."""
+    """Returns for each guard the keys that it excludes; empty if keys cannot be set from C, None if active modes
+    prevent the search.
+    """
     path = Path(torch.__file__).parent / "lib" / "libc10.so"
     with inference_mode(False):
         if not path.exists() or not _native.set_dispatch_words(str(path), 0):

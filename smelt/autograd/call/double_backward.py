@@ -70,17 +70,20 @@ class DoubleBackward:
 
     @cached_property
     def needed(self) -> frozenset[int]:
-        """Primals whose values the gradients depend on."""
+        """Positions of the primals on whose values the gradients depend."""
         return self._reached(lambda node: False)
 
     @cached_property
     def computed_from(self) -> frozenset[int]:
-        """Those of `needed` whose values at the forward matter. The others are only read by the backward, as they are
-        when it runs."""
+        """Positions of the primals of `needed` whose values at the forward matter. The others are read only by the
+        backward, with the values that they have when it runs.
+        """
         return self._reached(lambda node: node.meta.get("as_saved", "?")[0] in ("input", "alias"))
 
     def _reached(self, is_end: Callable[[fx.Node], bool]) -> frozenset[int]:
-        """Primals on which the gradients depend through nodes that are no end; found in one pass from the last node."""
+        """Returns the primals on which the gradients depend through nodes for which `is_end` is false; found in one
+        pass from the last node.
+        """
         graph = self.joint.module.graph
         output: Any = graph.output_node().args[0]
         seen = {node for node in self.joint.split_results(output)[1] if isinstance(node, fx.Node)}
@@ -92,11 +95,13 @@ class DoubleBackward:
 
     @cached_property
     def wanted(self) -> tuple[int, ...]:
-        """Primals that have gradients."""
+        """Positions of the primals that have gradients."""
         return tuple(i for i, made in enumerate(self.joint.gradients) if made is not None)
 
     def inputs_of(self, found: Sequence[torch.Tensor | None]) -> list[torch.Tensor] | None:
-        """The recalled inputs, with zeros for missing ones that are not needed; None if a needed one is missing."""
+        """Returns the recalled inputs, with zeros for missing ones that are not needed; None if a needed one is
+        missing.
+        """
         out = []
         metas = [n.meta["val"] for n in self.joint.module.graph.nodes if n.op == "placeholder"]
         for i, tensor in enumerate(found):
@@ -111,11 +116,12 @@ class DoubleBackward:
     def __call__(
         self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None], changed: bool = False
     ) -> dict[int, Any]:
-        """The gradients by primal, with a history that leads to `inputs` and `tangents`.
+        """Returns the gradients by primal, with a history that leads to `inputs` and `tangents`.
 
         Args:
             tangents: one for each result that has gradients; None for a result that was not used.
-            changed: state that a user-defined backward reads has changed, so that compiled graphs are out of date.
+            changed: whether state that a user-defined backward reads has changed, so that compiled graphs are out of
+                date.
         """
         if changed:
             self._made.clear()
@@ -132,8 +138,9 @@ class DoubleBackward:
         return (*tracked, *(t.shape for t in given)) if self._in_numbers else tracked
 
     def _compiled(self, given: Sequence[torch.Tensor], used: tuple[int, ...]) -> Callable[..., Any]:
-        """The compiled graph, for symbolic sizes if possible; some formulas need numbers, or are valid only for the
-        sizes of the first call."""
+        """Returns the compiled graph, for symbolic sizes if possible; some formulas need numbers, or are valid only for
+        the sizes of the first call.
+        """
         run = preserving(self._compiled_in_some_way, self.graph(used), given)
         self._made[self._key(given, used)] = run
         return run
@@ -167,8 +174,9 @@ class DoubleBackward:
         tangents: Sequence[torch.Tensor | None],
         replaced: Mapping[int, torch.Tensor],
     ) -> dict[int, Any]:
-        """The gradients by eager's engine; the inputs `replaced` get new memory (`x.data = y`) between forward and
-        backward."""
+        """Returns the gradients computed by eager's engine; the inputs `replaced` get new memory (`x.data = y`) between
+        forward and backward.
+        """
         used = tuple(k for k, tangent in enumerate(tangents) if tangent is not None)
 
         def engine(*args: Any, **options: Any) -> Any:
@@ -182,7 +190,7 @@ class DoubleBackward:
         return dict(zip(self.wanted, found, strict=True))
 
     def graph(self, used: Sequence[int], engine: Callable[..., Any] = torch.autograd.grad) -> fx.GraphModule:
-        """The program and its gradients as one graph: (inputs, tangents of the results `used`) -> gradients of
+        """Returns the program and its gradients as one graph: (inputs, tangents of the results `used`) -> gradients of
         `wanted`.
 
         As in eager, the engine does not visit nodes that lead only to unused results.
@@ -226,8 +234,9 @@ class DoubleBackward:
 
 
 def _depends_on(node: fx.Node) -> list[fx.Node]:
-    """The operands on whose values this node depends. In training, results of batch norm do not depend on the old
-    running statistics, apart from the new ones."""
+    """Returns the operands on whose values this node depends. In training, results of batch norm do not depend on the
+    old running statistics, apart from the new ones.
+    """
     if node.target is operator.getitem and node.args[1] in (3, 4) and _is_batch_norm(node.args[0]):
         return [node.all_input_nodes[0], *node.all_input_nodes[0].all_input_nodes]
     if _is_batch_norm(node):
@@ -253,25 +262,26 @@ class _InFormerMemory(torch.autograd.Function):
 
 
 def in_former_memory(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
-    """`tensor` if its memory is still `memory`, else a tensor on its former memory that passes gradients to
-    `tensor`."""
+    """Returns `tensor` if its memory is still `memory`, else a tensor on its former memory that passes gradients to
+    `tensor`.
+    """
     if lie_together(tensor, memory):
         return tensor
     return _InFormerMemory.apply(tensor, memory)
 
 
 class Memory:
-    """How calls of one compiled graph remember their inputs for second derivatives, keeping as little memory alive as
-    possible.
+    """The memory of calls of one compiled graph about their inputs for second derivatives; it keeps as few tensors
+    alive as possible.
 
     Args:
         inputs, saved: the inputs and saved tensors of the first call; later calls save the same ones.
-        needed: positions of inputs whose values the gradients depend on.
+        needed: positions of inputs on whose values the gradients depend.
         remembered: positions of inputs whose memory is saved in addition, and so survives `x.data = y`.
 
     Attributes:
         leaves: positions of the caller's leaves, which live as long as the autograd graph.
-        saved: position of an input -> its position among the saved tensors.
+        saved: for positions of inputs, the position among the saved tensors.
         kept: positions of the other needed inputs. Eager keeps most of them, or values computed from them, alive, too.
             They are released once gradients have been computed without a history.
     """
@@ -295,26 +305,29 @@ class Memory:
         self._noted = sum(i not in self.saved for i in self._marked)
 
     def note(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
-        """The notes that a call keeps of its inputs: the input itself, a weak reference, or None for a saved one."""
+        """Returns the notes that a call keeps of its inputs: the input itself, a weak reference, or None for a saved
+        one.
+        """
         noted: list[Any] = [*inputs]
         for i in self._released:
             noted[i] = None if i in self.saved else TensorWeakRef(inputs[i])
         return noted
 
     def marks(self, inputs: Sequence[torch.Tensor]) -> bytes | None:
-        """A mark of the memory of each needed input that is not kept alive: `x.data = y` replaces memory without
-        counting a write. None if an input cannot be described."""
+        """Returns a mark of the memory of each needed input that is not kept alive: `x.data = y` replaces memory
+        without counting a write. None if an input cannot be described.
+        """
         return memory_marks([*inputs], self._marked, True)
 
     def with_former_memory(
         self, inputs: list[torch.Tensor], former: Mapping[int, torch.Tensor], marks: bytes | None, hooked: bool
     ) -> list[torch.Tensor] | None:
-        """The inputs with the memory that the call has read; None if the memory of one is gone.
+        """Returns the inputs with the memory that the call has read; None if the memory of one is gone.
 
         Args:
             former: the memory that the call has saved in addition, by input.
             marks: the result of `marks` at the call.
-            hooked: saved tensors went through hooks, which may have returned them in other memory.
+            hooked: whether saved tensors went through hooks, which may have returned them in other memory.
         """
         found = self.marks(inputs)
         size = 8 * self._noted if hooked else None
@@ -334,18 +347,18 @@ class Memory:
         return any(found[8 * k : 8 * k + 8] != marks[8 * k : 8 * k + 8] for k, i in enumerate(known) if i in among)
 
     def release(self, noted: list[Any]) -> list[Any]:
-        """The notes of a call with weak references to the tensors that may be released."""
+        """Returns the notes of a call with weak references to the tensors that may be released."""
         if not self.kept:
             return noted
         return [TensorWeakRef(t) if i in self.kept and type(t) is not TensorWeakRef else t for i, t in enumerate(noted)]
 
     def recall(self, noted: Sequence[Any], saved: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """The inputs of the call; None for inputs that no longer exist."""
+        """Returns the inputs of the call; None for inputs that no longer exist."""
         found = [saved[self.saved[i]] if i in self.saved else t for i, t in enumerate(noted)]
         return [t() if type(t) is TensorWeakRef else t for t in found]
 
     def version(self, inputs: Sequence[Any]) -> int:
-        """A number that grows with every write to a needed input."""
+        """Returns a number that grows with every write to a needed input."""
         try:
             return sum([version_of(inputs[i]) for i in self._checked])
         except RuntimeError:  # inference tensors have no version counter

@@ -24,11 +24,12 @@ from smelt.graph.nodes.cut_points import EagerBoundary, without_regions_at
 from smelt.graph.nodes.modes import regions_left
 
 CompilePiece = Callable[[fx.GraphModule, Sequence[Any], str], Callable[..., Any]]
-"""(graph, example inputs, name) -> callable over the same inputs that gives a tuple"""
+"""Function (graph, example inputs, name) -> callable over the same inputs that returns a tuple."""
 
 MakeVariants = Callable[[Callable[[tuple[Any, ...], bool], Callable[..., Any]], int], Callable[..., Any]]
-"""(function that makes a program for inputs, maximum number of programs) -> callable that runs the program for the
-inputs it gets"""
+"""Function (function that makes a program for inputs, maximum number of programs) -> callable that runs the program for
+the inputs that it gets.
+"""
 
 VERSIONS = 16
 """Maximum number of kinds of inputs for which a piece is compiled; further kinds run in eager."""
@@ -42,7 +43,7 @@ class Piece:
         self.eager = GraphModule({}, graph)
 
     def version(self, inputs: Sequence[Any], kept: bool) -> Callable[..., Any]:
-        """The program for inputs of this kind; kinds beyond the limit run in eager."""
+        """Returns the program for inputs of this kind; kinds beyond the limit run in eager."""
         return preserving(self._compile, inputs) if kept else self.eager.forward
 
     def _compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -70,7 +71,7 @@ class Pieces:
         scope: the names that its text refers to.
         run: the function.
         taken, given: for each step, positions of its inputs and outputs among the values.
-        enters: whether some steps enter a region (autocast, for example) and leave it.
+        enters: whether some steps enter and leave a region (autocast, for example).
     """
 
     def __init__(self, graph: fx.Graph, name: str, compile_piece: CompilePiece, variants: MakeVariants) -> None:
@@ -85,7 +86,8 @@ class Pieces:
         nodes = list(graph.nodes)
         self.inputs = [self._number(node) for node in nodes if node.op == "placeholder"]
         self.output = graph.output_node()
-        needed = {node: at for at, user in enumerate(nodes) for node in user.all_input_nodes}  # the last user of each
+        # the last user of each value
+        needed = {node: at for at, user in enumerate(nodes) for node in user.all_input_nodes}
         region: list[fx.Node] = []
         for at, node in enumerate(nodes):
             if isinstance(node.target, (Conditional, EagerBoundary)):
@@ -152,7 +154,7 @@ class Pieces:
         self.enters |= target.leaves
 
     def _last_uses(self) -> list[list[int]]:
-        """Release values after their last use, so that memory that autograd does not keep is freed."""
+        """Returns for each step the values to release after it, so that memory that autograd does not keep is freed."""
         kept = {self.variables[node] for node in self.output.all_input_nodes}
         dead: list[list[int]] = []
         for taken, given in zip(reversed(self.taken), reversed(self.given), strict=True):
@@ -161,7 +163,7 @@ class Pieces:
         return dead[::-1]
 
     def _written(self) -> Callable[..., Any]:
-        """The compiled function that runs the steps."""
+        """Returns the compiled function that runs the steps."""
         w = Writer()
         with w.block(f"def run({_values(self.inputs)}):"):
             if not self.enters:
@@ -180,7 +182,7 @@ class Pieces:
                 w(f"{''.join(f'v{at} = ' for at in dead)}None")
 
     def _returned(self, value: Any) -> str:
-        """The expression of the graph's result, as text: values, or containers of values and constants."""
+        """Returns the expression of the graph's result, as text: values, or containers of values and constants."""
         if isinstance(value, fx.Node) or value is None:
             return "None" if value is None else f"v{self.variables[value]}"
         if type(value) is tuple and value:

@@ -25,7 +25,7 @@ Finish = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], tuple[Any, .
 
 
 def finisher(joint: Joint) -> Finish:
-    """The function that makes user outputs from the inputs and the program outputs of a call."""
+    """Returns the function that makes user outputs from the inputs and the program outputs of a call."""
     plans = joint.outputs
 
     def finish(inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Any, ...]:
@@ -74,21 +74,22 @@ def _with_history(value: torch.Tensor, view: torch.Tensor, derived: Derived) -> 
 
 
 def _counted_already(tensor: torch.Tensor, of_input: bool, steps: Sequence[Step]) -> AbstractContextManager[Any]:
-    """A context in which a write to a view of an input does not change the version counter, which has counted the
-    program's writes already."""
+    """Returns a context in which a write to a view of an input does not change the version counter, which already
+    includes the program's writes.
+    """
     own = not of_input or tensor.is_inference() or any(step.data is not None for step in steps)
     return nullcontext() if own else uncounted(tensor)
 
 
 class _Call:
-    """The user outputs of one call, in the making.
+    """The user outputs of one call, while they are made.
 
     Attributes:
-        outputs: the outputs that are made so far.
+        outputs: the outputs that have been made so far.
         written: tensors that got a history other than their base's, which their views share.
-        apart: step of a `.data` -> the tensor that it gave; views of that tensor share its version counter.
-        bases: step that begins a new history (`detach()`, a view of another dtype) -> the tensor that it made; a later
-            write to one of the views of that tensor enters the history of all of them.
+        apart: for each `.data` step, the tensor that it returned; views of that tensor share its version counter.
+        bases: for each step that begins a new history (`detach()`, a view of another dtype), the tensor that it made; a
+            later write to one of the views of that tensor enters the history of all of them.
     """
 
     __slots__ = ("inputs", "results", "outputs", "written", "apart", "bases")
@@ -125,7 +126,7 @@ class _Call:
         raise SmeltError(f"unknown output plan {plan!r}")
 
     def _replay(self, tensor: torch.Tensor, steps: Sequence[Step], base: torch.Tensor) -> torch.Tensor:
-        """The view that `steps` take of `tensor`, each step in the grad mode of the traced program."""
+        """Returns the view that `steps` take of `tensor`, each step in the grad mode of the traced program."""
         enabled = torch.is_grad_enabled()
         for step in steps:
             if step.grad != enabled:
@@ -135,7 +136,9 @@ class _Call:
         return tensor
 
     def _another(self, tensor: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:
-        """The tensor, or a detached alias if it is an output already: after `set_`, two outputs may be equal views."""
+        """Returns the tensor, or a detached alias if it is already an output: after `set_`, two outputs may be equal
+        views.
+        """
         if steps and self.bases.get(steps[-1]) is tensor and any(tensor is each for each in self.outputs):
             return tensor.detach()
         return tensor

@@ -20,7 +20,7 @@ from smelt.graph.ir.meta import TensorMeta
 
 Own = Sequence[tuple[int, TensorMeta]]
 Moved = Callable[[Collection[int]], bool]
-"""Positions of inputs -> whether the memory of one of them may have been replaced since the call."""
+"""Function from positions of inputs to whether the memory of one of them may have been replaced since the call."""
 
 
 class ReadTwice:
@@ -28,8 +28,8 @@ class ReadTwice:
 
     Args:
         inputs, saved: the inputs and saved tensors of the first call; later calls save the same ones.
-        own, aliased: positions among `saved` of inputs that are saved themselves, and as an alias.
-        both: the inputs that eager saves themselves and as views.
+        own, aliased: positions among `saved` of inputs that are saved directly, and as an alias.
+        both: the inputs that eager saves both directly and as views.
         double_backward: computes the graph's gradients with a history; None if that is unsupported.
 
     Attributes:
@@ -62,28 +62,30 @@ class ReadTwice:
 
     @property
     def _wanted_in_other_kinds(self) -> frozenset[int]:
-        """Inputs that are saved only themselves, and whose values at the call are needed if eager's engine has to
-        run."""
+        """Returns the inputs that are saved only directly, and whose values at the call are needed if eager's engine
+        has to run.
+        """
         if self._double_backward is None or self._double_backward.recomputes:
             return frozenset()
         return self._computed_from & {i for i, _, _ in self._found} - self.aliases.keys()
 
     @property
     def remembered(self) -> frozenset[int]:
-        """The inputs whose former memory is available after it was replaced."""
+        """Returns the inputs whose former memory is available after it was replaced."""
         return frozenset(self.aliases) | frozenset(self.retained)
 
     def all_retained(self, hooked: bool) -> list[int]:
-        """Inputs whose memory is saved after everything else, in this order."""
+        """Returns the inputs whose memory is saved after all other tensors, in this order."""
         return [*self.retained, *self.kept_where(hooked)]
 
     def kept_where(self, hooked: bool) -> list[int]:
-        """The inputs in `kept`; none if there are hooks on saved tensors (`hooked`), which would see tensors that eager
-        does not save."""
+        """Returns the inputs in `kept`; none if there are hooks on saved tensors (`hooked`), which would see tensors
+        that eager does not save.
+        """
         return [] if hooked else self.kept
 
     def former(self, saved: Sequence[torch.Tensor], hooked: bool) -> dict[int, torch.Tensor]:
-        """Input -> the memory of it that the call has read."""
+        """Returns for each input the memory of it that the call has read."""
         retained = self.all_retained(hooked)
         first = len(saved) - len(retained)
         return {i: saved[k] for i, k in self.aliases.items()} | {i: saved[first + n] for n, i in enumerate(retained)}
@@ -95,7 +97,7 @@ class ReadTwice:
     def in_other_kinds(self, saved: Sequence[torch.Tensor], hooked: bool) -> bool:
         """Whether eager's engine has to compute the gradients because a tensor of another kind has replaced an input.
 
-        False where the former memory of that input is needed and was not saved.
+        The result is False if the former memory of that input is needed and was not saved.
         """
         others = {i for i, k, meta in self._found if not is_like(saved[k], meta)}
         return bool(others) and (bool(self._both) or not others & self._computed_from - {*self.kept_where(hooked)})
@@ -120,7 +122,7 @@ class ReadTwice:
         moved: Moved,
         hooked: bool,
     ) -> dict[int, torch.Tensor | None]:
-        """Eager's gradients by primal, with a history.
+        """Returns eager's gradients by primal, with a history.
 
         Raises:
             RuntimeError: there is no graph to rerun, the inputs are gone (None), or the memory of one was replaced and
@@ -149,8 +151,9 @@ class ReadTwice:
 
 
 def _is_free_leaf(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is a leaf that requires a gradient and no parameter of a module. A program may replace such a
-    leaf by a tensor of another size; parameters are assumed to keep their size."""
+    """Whether the tensor is a leaf that requires a gradient and is not a parameter of a module. A program may replace
+    such a leaf by a tensor of another size; parameters are assumed to keep their size.
+    """
     return tensor.requires_grad and tensor.is_leaf and not isinstance(tensor, Parameter)
 
 

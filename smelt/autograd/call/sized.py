@@ -25,11 +25,13 @@ Compiled = Callable[..., tuple[Any, ...]]
 Wrap = Callable[[Joint, Program, Program | None], Compiled]
 
 LIMIT = 256
-"""Maximum number of cached plans. Each is small, and making one takes microseconds."""
+"""Maximum number of cached plans. Each plan is small and takes microseconds to make."""
 
 
 def wrap_sized(joint: Joint, forward: Program, backward: Program | None, wrap: Wrap) -> Compiled:
-    """The callable of a graph whose programs take the values of the symbols in `joint.sizes` after their tensors."""
+    """Returns the callable of a graph whose programs take the values of the symbols in `joint.sizes` after their
+    tensors.
+    """
     plans: dict[tuple[int, ...], Compiled] = {}
     read, tensors = _reader(joint.sizes), _chooser(joint)
 
@@ -50,12 +52,12 @@ def wrap_sized(joint: Joint, forward: Program, backward: Program | None, wrap: W
 def wrap_reading(
     joint: Joint, forward: Program, backward: Program | None, wrap: Wrap, below: Callable[[Joint, Program], Program]
 ) -> Compiled:
-    """The callable of a graph whose forward computes the values of some symbols.
+    """Returns the callable of a graph whose forward computes the values of some symbols.
 
     The forward program runs first; after it all values are known that the plan of the call needs.
 
     Args:
-        below: wraps a program so that it runs below autograd.
+        below: function that wraps a program so that it runs below autograd.
     """
     plans: dict[tuple[int, ...], Compiled] = {}
     programs: dict[tuple[int, ...], Program] = {}
@@ -98,8 +100,9 @@ def wrap_reading(
 
 
 def _as_computed(joint: Joint, program: Program) -> Compiled:
-    """The callable of a graph without gradients that returns the results of its forward program unchanged, and whose
-    inputs have known sizes."""
+    """Returns the callable of a graph without gradients that returns the results of its forward program unchanged, and
+    whose inputs have known sizes.
+    """
     count, found = joint.num_primals, joint.num_found
 
     def call(*inputs: Any) -> tuple[Any, ...]:
@@ -110,7 +113,7 @@ def _as_computed(joint: Joint, program: Program) -> Compiled:
 
 
 def _reals(joint: Joint, inputs: Sequence[Any], values: tuple[int, ...]) -> list[torch.Tensor]:
-    """The floating-point numbers of a call as tensors."""
+    """Returns the floating-point numbers of a call as tensors."""
     if not joint.reals:
         return []
     numbers: dict[Any, Any] = {each.symbol: value for each, value in zip(joint.sizes, values, strict=True)}
@@ -128,8 +131,9 @@ def _reader(sizes: Sequence[SizeInput]) -> Callable[[Sequence[Any]], tuple[int, 
 
 
 def _chooser(joint: Joint) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """A function that selects the tensors among a call's inputs. It is written in C, because a whole training step has
-    hundreds of inputs."""
+    """Returns a function that selects the tensors among a call's inputs. It is written in C, because a whole training
+    step has hundreds of inputs.
+    """
     count = joint.num_primals - len(joint.reals) + len(joint.numbers)
     positions = [i for i in range(count) if i not in joint.numbers]
     if len(positions) > 1:
@@ -157,7 +161,7 @@ def _backward_given(backward: Program, values: tuple[int, ...]) -> Program:
 
 
 def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:
-    """The plan with numbers substituted for its symbols."""
+    """Returns the plan with numbers substituted for its symbols."""
 
     def fixed(value: Any) -> Any:
         match value:
@@ -194,7 +198,7 @@ def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:
 
 
 def meta_in_numbers(meta: TensorMeta, numbers: Mapping[Symbol, int]) -> TensorMeta:
-    """Metadata with numbers substituted for symbolic sizes."""
+    """Returns metadata with numbers substituted for symbolic sizes."""
     if not meta.symbolic:
         return meta
     shape, stride = (tuple(evaluate(n, numbers) for n in sizes) for sizes in (meta.shape, meta.stride))

@@ -23,7 +23,7 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 
 class Chain:
-    """How the inputs of one compiled graph are distributed over autograd nodes.
+    """The distribution of the inputs of one compiled graph over autograd nodes.
 
     Args:
         stages: for each stage, the positions of the inputs whose gradients its node returns; the first stage's node is
@@ -41,7 +41,7 @@ class Chain:
         """Create the nodes of one call for all stages but the first; `edges` keeps the first node's inputs.
 
         Returns:
-            the state that the nodes share, and the edge from the first node to the second.
+            The state that the nodes share, and the edge from the first node to the second.
         """
         handover = Handover(self)
         edge: list[torch.Tensor] = []
@@ -55,7 +55,7 @@ class Chain:
 
 
 def chain_of(joint: Joint, backward: object) -> Chain | None:
-    """The chain for a graph whose backward was compiled in stages; None if the backward is one node."""
+    """Returns the chain for a graph whose backward was compiled in stages; None if the backward is one node."""
     if not isinstance(backward, Backward) or not all(isinstance(k, int | None) for k in joint.gradients):
         return None
     program = next((p for p in backward.programs.values() if isinstance(p, Staged)), None)
@@ -68,7 +68,7 @@ def chain_of(joint: Joint, backward: object) -> Chain | None:
 
 
 def _inputs_by_stage(joint: Joint, program: Staged) -> list[list[int]]:
-    """The inputs whose gradients each stage returns; stages after the first that return none are omitted."""
+    """Returns the inputs whose gradients each stage returns; stages after the first that return none are omitted."""
     stage_of = {position: number for number, positions in enumerate(program.positions) for position in positions}
     stages: list[list[int]] = [[] for _ in program.positions]
     for i, position in enumerate(joint.gradients):
@@ -82,12 +82,12 @@ class Handover:
 
     Attributes:
         program: the running backward program, a generator; None if no stage is left.
-        resume: runs the program to the end of its next stage.
+        resume: function that runs the program to the end of its next stage.
         positions: for each remaining stage, the positions of its results among the program's.
-        found: position among the program's results -> a gradient that is known and not yet returned.
-        left: input -> a gradient that is not yet returned, if all gradients were computed at once.
+        found: gradients that are known and not yet returned, by position among the program's results.
+        left: gradients that are not yet returned, by input, if all gradients were computed at once.
         absent: inputs without a gradient in this backward.
-        hooks: input that is no leaf -> its hooks.
+        hooks: hooks of inputs that are not leaves, by input.
     """
 
     def __init__(self, chain: Chain) -> None:
@@ -104,10 +104,10 @@ class Handover:
         """Run the first stage of a backward program.
 
         Args:
-            wrap: wraps a boxed function to run below autograd and outside of autocast regions.
+            wrap: function that wraps a boxed function to run below autograd and outside of autocast regions.
 
         Returns:
-            the program's results, None for those of later stages.
+            The program's results, None for those of later stages.
         """
         self.program, self.positions, self.resume = program.begin(inputs), iter(program.positions), wrap(_next)
         self.found.clear()
@@ -131,8 +131,8 @@ class Handover:
             del given[0]
 
     def first(self, made: Gradients, absent: frozenset[int], hooks: dict[int, Any]) -> Gradients:
-        """The gradients that the first node returns: those of its own inputs, and an empty one that leads the engine to
-        the next node.
+        """Returns the gradients that the first node returns: those of its own inputs, and an empty one that leads the
+        engine to the next node.
 
         Args:
             made: the gradients of all arguments of the node except the last one.
@@ -148,7 +148,7 @@ class Handover:
         return (*own, self.chain.token.detach())
 
     def take(self, number: int) -> list[torch.Tensor | None]:
-        """The gradients that the node of stage `number` returns; runs the program until they are known."""
+        """Returns the gradients that the node of stage `number` returns; runs the program until they are known."""
         inputs = self.chain.stages[number]
         if self.left:
             return [self.left.pop(i) for i in inputs]

@@ -17,12 +17,12 @@ from smelt.graph.ir.meta import TensorMeta, may_overlap, meta_of
 
 
 def packed_metas(saved: Sequence[torch.Tensor]) -> list[TensorMeta] | None:
-    """The metadata of the tensors if hooks on saved tensors are active, else None."""
+    """Returns the metadata of the tensors if hooks on saved tensors are active, else None."""
     return None if saved_tensor_hooks() is None else [meta_of(tensor) for tensor in saved]
 
 
 def unpacked(saved: Sequence[torch.Tensor], metas: Sequence[TensorMeta]) -> list[torch.Tensor]:
-    """The tensors that hooks returned, with the strides of the tensors that the hooks were given.
+    """Returns the tensors that hooks returned, with the strides of the tensors that the hooks were given.
 
     Raises:
         RuntimeError: a hook returned another size, dtype or device, for which no program was compiled.
@@ -36,8 +36,9 @@ read."""
 
 
 memory_marks = _native.memory_marks
-"""(tensors, positions, whether addresses matter) -> 8 bytes for each tensor at these positions, equal for equal layouts
-(and addresses); None if one cannot be described."""
+"""Function of (tensors, positions, whether addresses matter) that returns 8 bytes for each tensor at these positions,
+equal for equal layouts (and addresses); None if a tensor cannot be described.
+"""
 
 
 def lie_together(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -47,8 +48,9 @@ def lie_together(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def kinds_of(saved: Sequence[torch.Tensor], own: Sequence[tuple[int, TensorMeta]]) -> tuple[tuple[int, ...], bytes]:
-    """(positions of `own`, their description), which `same_kinds` compares; the description is None if a tensor has
-    none."""
+    """Returns (positions of `own`, their description), which `same_kinds` compares; the description is None if a tensor
+    has none.
+    """
     positions = tuple(k for k, _ in own)
     if not positions:
         return (), b""
@@ -59,10 +61,10 @@ def kinds_of(saved: Sequence[torch.Tensor], own: Sequence[tuple[int, TensorMeta]
 def inputs_among(
     saved: Sequence[torch.Tensor], copied: Sequence[int], inputs: Sequence[torch.Tensor], itself: frozenset[int]
 ) -> tuple[list[int], list[tuple[int, TensorMeta]]]:
-    """The positions of inputs among the saved tensors, as two lists: inputs of which eager saves only views, and inputs
-    that eager saves themselves, with their metadata.
+    """Returns the positions of inputs among the saved tensors, as two lists: inputs of which eager saves only views,
+    and inputs that eager saves directly, with their metadata.
 
-    If an input that eager saves itself occurs twice, the first occurrence is the tensor and the second is an alias of
+    If an input that eager saves directly occurs twice, the first occurrence is the tensor and the second is an alias of
     its memory.
     """
     own = {id(tensor): i in itself for i, tensor in enumerate(inputs)}
@@ -117,7 +119,7 @@ def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
         return tensor
     size = extent(meta.shape, meta.stride)
     out = tensor.new_empty(size).as_strided(meta.shape, meta.stride)
-    if 0 in meta.stride:  # repeated elements are written once
+    if 0 in meta.stride:  # elements that a stride of 0 repeats are written once
         once = tuple(slice(1) if step == 0 else slice(None) for step in meta.stride)
         out, tensor = out[once], tensor[once]
     if may_overlap(out.shape, out.stride()):  # overlapping windows: shared elements are equal in both
@@ -148,7 +150,7 @@ def hold_memory(saved: list[torch.Tensor], positions: Sequence[int]) -> None:
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, gaps and repeated elements included."""
+    """Returns a copy with the same strides, gaps and repeated elements included."""
     if tensor.layout is not torch.strided or tensor.is_contiguous():
         return tensor.clone()
     shape, stride = tensor.shape, tensor.stride()

@@ -2,7 +2,7 @@
 
 Autograd returns all saved tensors of a node, or raises if one of them was written to. In eager each operator is a node,
 and a write to a tensor that was saved only for the gradient of an unused result has no consequence. A compiled graph is
-a single node, so the check has to be made for each saved tensor here.
+a single node, so this module makes the check for each saved tensor.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from smelt.base.torch_private import address_of_storage, saved_unchecked, versio
 def used_saved_tensors(
     ctx: Any, used: Collection[int], count: int, versions: Mapping[int, int], error: RuntimeError
 ) -> list[torch.Tensor]:
-    """All saved tensors of a node, after a version check of those that are used.
+    """Returns all saved tensors of a node, after a version check of those that are used.
 
     Args:
         ctx: the node's context.
-        used: positions of the tensors that the backward reads, among the first `count`. Later saved tensors are only
-            there for their version counters, because one of the first may be a view of their memory.
+        used: positions of the tensors that the backward reads, among the first `count`. Later tensors are saved only
+            for their version counters, because one of the first may be a view of their memory.
         count: the number of saved tensors that a backward may read.
-        versions: position of a saved tensor that is a result of the node -> its version when it was saved.
+        versions: for positions of saved tensors that are results of the node, the version when the tensor was saved.
         error: the error that autograd raised for `ctx.saved_tensors`.
 
     Raises:

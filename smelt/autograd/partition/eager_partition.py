@@ -26,7 +26,7 @@ from smelt.prims.table import PRIMS
 
 
 def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphModule, fx.GraphModule | None]:
-    """The (forward, backward) graphs of a joint graph, or of `module`, the same graph with other operators.
+    """Returns the (forward, backward) graphs of a joint graph, or of `module`, the same graph with other operators.
 
     Backward is None when nothing is differentiable.
 
@@ -64,7 +64,7 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
 
 
 def _operands(readers: set[fx.Node], late: set[fx.Node], nodes: Sequence[fx.Node]) -> list[fx.Node]:
-    """The values that do not depend on tangents and that these nodes read, in graph order."""
+    """Returns the values that do not depend on tangents and that these nodes read, in graph order."""
     return sorted({n for node in readers for n in node.all_input_nodes if n not in late}, key=_order(nodes))
 
 
@@ -85,8 +85,9 @@ def _order(nodes: Sequence[fx.Node]) -> Callable[[fx.Node], int]:
 
 
 def _without_views(saved: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> list[fx.Node]:
-    """Save the base of a view instead of the view: the base has the version counter that the user's writes change, and
-    serves all its views."""
+    """Replace each view by its base: the base has the version counter that the user's writes change, and serves all its
+    views.
+    """
     bases: dict[fx.Node, None] = {}
     for node in saved:
         while is_view_node(node):
@@ -112,7 +113,7 @@ def _without_constants(saved: Sequence[fx.Node], values: Sequence[object]) -> li
 def _without_checkpointed(
     saved: Sequence[fx.Node], nodes: Sequence[fx.Node], late: set[fx.Node], values: Sequence[object]
 ) -> list[fx.Node]:
-    """Save the operands of a checkpointed region instead of the values inside it."""
+    """Replace the values inside a checkpointed region by the operands of the region."""
     results = {value for value in values if isinstance(value, fx.Node)}
 
     @functools.cache
@@ -120,7 +121,7 @@ def _without_checkpointed(
         region = node.meta.get("checkpoint")
         if node.op != "call_function" or node in results or never_twice(node):
             return False
-        if node.meta.get("backward"):  # part of a derivative, but independent of tangents
+        if node.meta.get("backward"):  # belongs to a derivative, but is independent of tangents
             return any(map(is_inside, node.all_input_nodes))
         if region is None:
             return False

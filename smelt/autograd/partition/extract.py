@@ -12,7 +12,7 @@ from smelt.prims.table import PRIMS
 
 
 def nodes_among(values: Iterable[object]) -> list[Node]:
-    """The values that are nodes."""
+    """Returns the values that are nodes."""
     return [v for v in values if isinstance(v, Node)]
 
 
@@ -25,11 +25,11 @@ def extract(
     shown: Mapping[Node, Node] | None = None,
     drawn: Sequence[Node] = (),
 ) -> fx.GraphModule:
-    """The graph that computes results from inputs: `leaders` in order, each directly after those of its operands that
+    """Returns the graph that computes results from inputs: `leaders` in order, each directly after its operands that
     are not computed yet.
 
     Args:
-        shown: value -> an input of which it is a reshape.
+        shown: for values that are a reshape of an input, that input.
         drawn: nodes that draw random numbers, which are kept even if nothing reads them.
     """
     graph = Graph()
@@ -65,7 +65,7 @@ def _copy_with_operands(node: Node, graph: fx.Graph, env: dict[Node, Node]) -> N
 
 
 def _between(results: Iterable[Node], given: Container[Node]) -> set[Node]:
-    """The nodes that have to be computed to get the results from the values `given`."""
+    """Returns the nodes that have to be computed to get the results from the values `given`."""
     found: set[Node] = set()
     stack = [r for r in results if r not in given]
     while stack:

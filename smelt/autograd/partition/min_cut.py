@@ -24,7 +24,7 @@ _INFINITE = 2**60
 
 @dataclass(frozen=True)
 class Cut:
-    """The problem to choose the early values that are saved for one backward.
+    """The choice of the early values that are saved for one backward, as a minimum-cut problem.
 
     Attributes:
         early: nodes that the gradients need and that do not depend on tangents, in graph order.
@@ -43,7 +43,7 @@ class Cut:
     costs: Costs
 
     def choose(self, budget: float) -> list[Node]:
-        """The values to save, in graph order."""
+        """Returns the values to save, in graph order."""
         if not self.early:
             return []
         keep = [math.inf if self._inside(n) else self.costs.keep(n) for n in self.early]
@@ -56,12 +56,13 @@ class Cut:
         return self._within(target, keep, recompute_costs, fastest, least)
 
     def _penalties(self, recompute_costs: Sequence[float], heavy: float | None = None) -> list[float]:
-        """The recompute costs of `early`; infinite for nodes that must not be recomputed, and `heavy`, if given, for
-        those that should not be."""
+        """Returns the recompute costs of `early`; infinite for nodes that must not be recomputed, and `heavy`, if
+        given, for those that should not be.
+        """
         penalties = []
         for node, cost in zip(self.early, recompute_costs, strict=True):
             if node.op == "placeholder" and node in self.inputs:
-                cost = math.inf  # also if the forward does not read it
+                cost = math.inf  # the node is not recomputed, even if the forward does not read it
             elif node in self.forward:
                 if node.op != "call_function" or never_twice(node):
                     cost = math.inf
@@ -88,7 +89,7 @@ class Cut:
         fastest: list[Node],
         least: list[Node],
     ) -> list[Node]:
-        """The fastest cut that saves at most `target` bytes, found by scaling down the recompute costs."""
+        """Returns the fastest cut that saves at most `target` bytes, found by scaling down the recompute costs."""
         if saved_bytes(fastest) <= target:
             return fastest
         best, low, high = least, -14.0, 3.0  # exponents of two
@@ -102,7 +103,7 @@ class Cut:
         return best
 
     def _cut(self, keep: Sequence[float], recompute_costs: Sequence[float]) -> list[Node]:
-        """The early nodes that the minimum cut saves, given these costs."""
+        """Returns the early nodes that the minimum cut saves, given these costs."""
         count = len(self.early)
         source, sink = 2 * count, 2 * count + 1
         number = {node: i for i, node in enumerate(self.early)}
@@ -129,7 +130,9 @@ class Cut:
 
 
 def _capacities(costs: Sequence[float]) -> array[int]:
-    """Costs as 64-bit integers of at least 1, scaled so that the sum of all finite costs is less than infinity."""
+    """Returns costs as 64-bit integers of at least 1, scaled so that the sum of all finite costs is less than
+    infinity.
+    """
     total = sum(cost for cost in costs if cost != math.inf)
     scale = min(1.0, _UNITS / total) if total else 1.0
     return array("q", [_INFINITE if cost == math.inf else max(int(cost * scale), 1) for cost in costs])

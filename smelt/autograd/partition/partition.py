@@ -1,4 +1,4 @@
-"""Joint prim graph in; forward and backward prim graphs out. Chooses what to save and what to recompute.
+"""Joint prim graph in; forward and backward prim graphs out. Chooses the values to save and to recompute.
 
 For a whole training step, which has no separate backward program, `whole_step.py` chooses by the same costs.
 """
@@ -42,7 +42,8 @@ class Saved:
 
 
 def partition(module: fx.GraphModule, joint: Joint, options: Options) -> tuple[fx.GraphModule, fx.GraphModule | None]:
-    """(forward, backward); backward is None when nothing is differentiable: then forward may be a whole training step.
+    """Returns (forward, backward); backward is None when nothing is differentiable: then forward may be a whole
+    training step.
 
     Forward: primals (and seeds) in; the joint graph's forward outputs, then the saved values, out. Its
     `meta["saved"]` holds a Saved for each of these. Backward: saved values, then tangents in; gradients out.
@@ -50,8 +51,8 @@ def partition(module: fx.GraphModule, joint: Joint, options: Options) -> tuple[f
     Args:
         module: the prim graph of the joint graph: same placeholders, same outputs.
         joint: the plan, which has the number of outputs that belong to forward.
-        options: `activation_memory_budget` 1 weighs speed and memory; less recomputes more, down to 0,
-            which keeps inputs and what cannot be computed twice.
+        options: `activation_memory_budget` 1 weighs speed and memory; less recomputes more, down to 0, which keeps only
+            inputs and values that cannot be computed twice.
     """
     if not joint.differentiable:
         return with_recomputation(module, options.activation_memory_budget), None
@@ -83,7 +84,8 @@ class _Split:
         needed = ancestors(nodes_among(self.gradients))
         self.early = [n for n in self.nodes if n in needed and n not in self.late]
         self.needed = needed
-        self.direct = {g for g in nodes_among(self.gradients) if g not in self.late}  # gradients that need no tangent
+        # gradients that do not depend on tangents
+        self.direct = {g for g in nodes_among(self.gradients) if g not in self.late}
         self.results = set(nodes_among(self.values))
         self.copied = copied(joint, self.inputs, self.values, self.as_saved)
         self.shown = _reshaped(nodes_among(self.values), self.results)
@@ -91,8 +93,9 @@ class _Split:
         self.costs = Costs(self.nodes[:-1], self.needed_forward, [*stored, *self.shown], self.copied)
 
     def _own(self, value: Node) -> Node:
-        """The node that forward returns for a saved value: a copy if the value may be overwritten before the
-        backward."""
+        """Returns the node that forward returns for a saved value: a copy if the value may be overwritten before the
+        backward.
+        """
         if value in self.as_saved:
             return self.as_saved[value]
         if value not in self.copied:
@@ -103,7 +106,7 @@ class _Split:
         return copy
 
     def choose(self, budget: float) -> list[Node]:
-        """The values to save, in graph order."""
+        """Returns the values to save, in graph order."""
         late = {n for n in self.needed if n in self.late}
         read = {n for n in self.early if n in self.direct or any(user in late for user in n.users)}
         cut = Cut(self.early, self.needed_forward, read, self.results, set(self.inputs), self.costs)
@@ -128,7 +131,7 @@ class _Split:
         others = self.results.union(self.inputs, self.as_saved) - self.copied
         for node, value in zip(module.graph.nodes, saved, strict=False):
             if value in others:
-                node.meta["caller_owned"] = True  # the buffer outlives its last use here
+                node.meta["caller_owned"] = True  # the buffer outlives its last use in this program
             elif value in self.copied:
                 node.meta["val"] = _of_copy(value)
         if self.copied.intersection(saved):
@@ -152,7 +155,7 @@ class _Split:
 
 
 def _of_copy(value: Node) -> TensorMeta:
-    """The metadata of a copy, which has no gaps."""
+    """Returns the metadata of a copy, which has no gaps."""
     meta: TensorMeta = PRIMS["clone"].meta(value.meta["val"])
     return meta
 
@@ -166,7 +169,7 @@ def _derive_gaps(graph: fx.Graph) -> None:
 
 
 def _reshaped(values: Iterable[Node], results: Container[Node]) -> dict[Node, Node]:
-    """Computed value -> a result that is a reshape of it (the product behind logits, for example).
+    """Returns for computed values a result that is a reshape of the value (the product that logits view, for example).
 
     The result is saved instead, so that the value is not kept twice.
     """

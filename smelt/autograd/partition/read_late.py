@@ -13,12 +13,15 @@ from torch.fx import Node
 from smelt.autograd.trace.joint import Joint
 
 AsSaved = Mapping[Node, Node]
-"""Node that stands for an input or result when the backward runs -> the node of the same value in the forward."""
+"""For each node that represents an input or result when the backward runs, the node of the same value in the
+forward.
+"""
 
 
 def as_saved(nodes: Sequence[Node], inputs: Sequence[Node], values: Sequence[Node]) -> AsSaved:
-    """The nodes of `nodes` with `meta["as_saved"]` that are needed: those with readers, and the first node of an input
-    with several."""
+    """Returns the needed nodes of `nodes` with `meta["as_saved"]`: those with readers, and the first node of an input
+    with several.
+    """
     by_name = {n.name: n for n in inputs}
     late = [n for n in nodes if "as_saved" in n.meta]
     firsts = {n.meta["as_saved"][1] for n in late if n.meta["as_saved"][0] == "memory" and n.users}
@@ -31,9 +34,9 @@ def as_saved(nodes: Sequence[Node], inputs: Sequence[Node], values: Sequence[Nod
 
 
 def read_late(found: AsSaved, needed: Container[Node], chosen: Collection[Node]) -> list[Node]:
-    """The nodes of `found` that the backward reads. Calls save them before all other values.
+    """Returns the nodes of `found` that the backward reads. Calls save them before all other values.
 
-    If several nodes stand for one input, the first is the tensor itself, and the others are the memory that it had in
+    If several nodes represent one input, the first is the tensor itself, and the others are the memory that it had in
     the forward.
     """
     reread = {value for n, value in found.items() if n in needed and n.meta["as_saved"][0] == "memory"}
@@ -46,8 +49,8 @@ def _is_first(late: Node) -> bool:
 
 
 def copied(joint: Joint, inputs: Sequence[Node], values: Sequence[Node], found: AsSaved) -> set[Node]:
-    """The inputs and results that are saved as copies, because eager does not save them and so the caller may write to
-    them.
+    """Returns the inputs and results that are saved as copies, because eager does not save them and so the caller may
+    write to them.
 
     This includes every result that eager does not save: `logits.detach().div_(2)` is allowed before the backward.
     """

@@ -20,20 +20,20 @@ from smelt.prims.table import Kind, Prim
 from smelt.shapes.size import hint
 
 READ, HOLD, WRITE = 1.0, 0.5, 1.0
-INPUT = 0.01  # an input is in memory in any case; not zero, so that fewer inputs are kept
-SLICE = 1.25  # a kept slice is a copy
+INPUT = 0.01  # cost factor of an input, which is in memory in any case; not zero, so that fewer inputs are kept
+SLICE = 1.25  # cost factor of a kept slice, which is a copy
 
 FREE = frozenset({Kind.VIEW, Kind.CREATION})
 FUSIBLE = frozenset({Kind.POINTWISE, Kind.RANDOM, Kind.REDUCTION, Kind.COPY}) | FREE
 PASSES = 4
-"""How often a kernel of another kind (a sort, a scan, a scatter) is assumed to read its operands."""
+"""Assumed number of times that a kernel of another kind (a sort, a scan, a scatter) reads its operands."""
 
 NOWHERE = -1
 """The level of constants, random numbers and scalars, which occupy no memory."""
 
 
 def kind_of(node: Node) -> Kind | None:
-    """The kind of a prim node; None for getitem and ATen nodes."""
+    """Returns the kind of a prim node; None for getitem and ATen nodes."""
     return node.target.kind if isinstance(node.target, Prim) else None
 
 
@@ -46,7 +46,7 @@ def is_barrier(node: Node) -> bool:
 
 
 def nbytes(meta: object) -> int:
-    """The number of bytes of a value; 0 for numbers and tuples."""
+    """Returns the number of bytes of a value; 0 for numbers and tuples."""
     return hint(meta.nbytes) if isinstance(meta, TensorMeta) else 0
 
 
@@ -56,7 +56,7 @@ class Costs:
     Args:
         nodes: the graph's nodes in order.
         forward: nodes that the forward outputs need.
-        kept_anyway: forward outputs, which are stored whatever the partition decides.
+        kept_anyway: forward outputs, which are stored in any case.
         copied: inputs that are saved as copies.
     """
 
@@ -72,8 +72,9 @@ class Costs:
             self.level[node] = max(below, 0) + 1 if is_barrier(node) else below
 
     def keep(self, node: Node) -> float:
-        """Bytes moved and occupied if the value is saved; infinite for tuples, and for views, whose base can be saved
-        instead."""
+        """Returns the bytes moved and occupied if the value is saved; infinite for tuples, and for views, whose base
+        can be saved instead.
+        """
         meta = node.meta["val"]
         if not isinstance(meta, TensorMeta):
             return math.inf
@@ -94,7 +95,7 @@ class Costs:
         return any(user in self.forward and self.level[user] > level for user in _readers(node))
 
     def recompute_cost(self, node: Node) -> float:
-        """Bytes moved, and arithmetic in bytes, if backward computes the value from its operands."""
+        """Returns the bytes moved, and the arithmetic in bytes, if backward computes the value from its operands."""
         prim, meta = node.target, node.meta["val"]
         if not isinstance(prim, Prim):
             return _fallback(node)
@@ -137,8 +138,9 @@ _ONCE = frozenset({torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_s
 
 
 def _work(node: Node, prim: Prim) -> float:
-    """Arithmetic and memory traffic of the node, in bytes. A pointwise node is fused with its operands and has no
-    traffic."""
+    """Returns arithmetic and memory traffic of the node, in bytes. A pointwise node is fused with its operands and has
+    no traffic.
+    """
     meta = node.meta["val"]
     made = [m for m in (meta if isinstance(meta, tuple) else (meta,)) if m is not None]
     arithmetic = arithmetic_bytes(prim, made, [n.meta["val"] for n in node.args if isinstance(n, Node)])
@@ -154,7 +156,7 @@ def _work(node: Node, prim: Prim) -> float:
 
 
 def _reread_cost(node: Node) -> float:
-    """Bytes that the node reads from graph inputs, which are kept for free but are not read for free."""
+    """Returns the bytes that the node reads from graph inputs: keeping these is free, reading them is not."""
     size = nbytes(node.meta["val"])
     inputs = (n for n in map(_base, node.all_input_nodes) if n.op == "placeholder")
     return READ * sum(min(nbytes(n.meta["val"]), size) for n in inputs)
@@ -165,12 +167,12 @@ def _fallback(node: Node) -> float:
 
 
 def nbytes_of_inputs(node: Node) -> float:
-    """Number of bytes of a node's operands."""
+    """Returns the number of bytes of a node's operands."""
     return float(sum(nbytes(n.meta["val"]) for n in node.all_input_nodes))
 
 
 def _readers(node: Node) -> Iterable[Node]:
-    """The users of a value, and for users that are views, the users of these instead."""
+    """Yields the users of a value, and for users that are views, the users of these instead."""
     for user in node.users:
         if kind_of(user) in FREE and user.op == "call_function":
             yield from _readers(user)
@@ -179,7 +181,7 @@ def _readers(node: Node) -> Iterable[Node]:
 
 
 def _base(node: Node) -> Node:
-    """The value of which the node is a view, or the node itself."""
+    """Returns the value of which the node is a view, or the node itself."""
     while kind_of(node) is Kind.VIEW:
         node = node.args[0]  # type: ignore[assignment]
     return node
@@ -193,5 +195,5 @@ def _cuts(node: Node) -> bool:
 
 
 def saved_bytes(saved: Iterable[Node]) -> int:
-    """Number of bytes of the saved values, inputs excluded."""
+    """Returns the number of bytes of the saved values, inputs excluded."""
     return sum(nbytes(n.meta["val"]) for n in saved if n.op not in ("placeholder", "get_attr"))

@@ -21,15 +21,15 @@ from smelt.graph.ir.ancestry import ancestors, dependents
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
 
 MAX_KEPT_BYTES = 1 << 16
-"""Values of at most this many bytes are always kept: recomputing one would mainly cost the launch of a kernel."""
+"""Maximum number of bytes of a value that is always kept: recomputing it would mainly cost the launch of a kernel."""
 
 
 def with_recomputation(module: fx.GraphModule, budget: float) -> fx.GraphModule:
-    """The graph, in which each backward recomputes forward values from copies of their nodes; `module` itself if there
-    is no backward.
+    """Returns the graph, in which each backward recomputes forward values from copies of their nodes; `module` itself
+    if there is no backward.
 
     Args:
-        module: a prim graph; `meta["derivative"]` of a node is the number of the backward that it belongs to.
+        module: a prim graph; `meta["derivative"]` of a node is the number of the backward to which it belongs.
         budget: the option `activation_memory_budget`.
     """
     for number in sorted({n.meta["derivative"] for n in module.graph.nodes if "derivative" in n.meta}):
@@ -42,7 +42,7 @@ def _is_kept_anyway(node: fx.Node) -> bool:
 
 
 def _recomputed(module: fx.GraphModule, number: int, budget: float) -> fx.GraphModule:
-    """The graph with recomputation for the backward of this number."""
+    """Returns the graph with recomputation for the backward of this number."""
     *nodes, output = module.graph.nodes
     late = {n for n in nodes if n.meta.get("derivative") == number}
     needed = ancestors(late)
@@ -86,7 +86,7 @@ class _Copy:
         self.wait()
 
     def for_late(self, node: Node) -> Node:
-        """The node that the backward reads instead of `node`."""
+        """Returns the node that the backward reads instead of `node`."""
         return self.of[node] if node in self.late or node in self.kept else self.recomputed[node]
 
     def recompute(self, node: Node) -> None:
@@ -134,7 +134,9 @@ class _Copy:
     def _gradient_beside(
         self, node: Node, late: Container[Node], gradient: dict[Node, Node | None], position: dict[Node, int]
     ) -> Node | None:
-        """The latest value of the backward, computed before `node`, that the first reader of `node` reads as well."""
+        """Returns the latest value of the backward, computed before `node`, that the first reader of `node` also reads;
+        None if there is none.
+        """
         readers = [user for user in node.users if user in gradient]
         if not readers:
             return None

@@ -1,4 +1,4 @@
-"""Decides whether an error in the trace of a backward is one that eager raises as well, by running the graph in eager.
+"""Decides whether eager would also raise an error of a backward's trace, by running the graph in eager.
 
 Some forwards are valid while their derivative formulas fail: `scatter` with a source larger than its index, `qr` in a
 mode without a derivative. An error in a trace may also be a bug of this compiler. To distinguish the two, the graph is
@@ -20,19 +20,20 @@ from smelt.graph.ir.meta import extent
 from smelt.graph.nodes.modes import MODE_CHANGES
 
 LARGEST = 1 << 22
-"""Elements of all inputs together up to which eager is asked."""
+"""Maximum number of elements of all inputs together for which the graph is run in eager."""
 
 Told = tuple[type[Exception], str]
 
 
 def as_told(error: Exception) -> Told:
-    """A key by which errors are compared: equal for the same error."""
+    """Returns a key by which errors are compared: equal for the same error."""
     return type(error), str(error)
 
 
 def errors_of_backward(gm: fx.GraphModule, examples: Sequence[Any]) -> frozenset[Told]:
-    """Errors that eager raises in the backward of each result of a torch-level graph; empty if the graph cannot be
-    run."""
+    """Returns the errors that eager raises in the backward of each result of a torch-level graph; empty if the graph
+    cannot be run.
+    """
     if not all(map(_is_plain, examples)) or not all(map(_only_computes, gm.graph.nodes)):
         return frozenset()
     if sum(extent(x.shape, x.stride()) for x in examples) > LARGEST:
@@ -41,7 +42,7 @@ def errors_of_backward(gm: fx.GraphModule, examples: Sequence[Any]) -> frozenset
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         try:
             results = preserving(gm, *map(_ones, examples))
-        except Exception:  # the forward refuses ones: its errors depend on values
+        except Exception:  # the forward does not accept ones: its errors depend on values
             return frozenset()
         for result in results if isinstance(results, (list, tuple)) else [results]:
             if isinstance(result, torch.Tensor) and result.requires_grad:
@@ -70,7 +71,7 @@ def _only_computes(node: fx.Node) -> bool:
 
 
 def _ones(example: torch.Tensor) -> torch.Tensor:
-    """Ones with the example's strides; zeros for indices, since zero is always a valid index."""
+    """Returns ones with the example's strides; zeros for indices, since zero is always a valid index."""
     value = 1 if example.is_floating_point() or example.is_complex() else 0
     memory = torch.full((extent(example.shape, example.stride()),), value, dtype=example.dtype)
     if example.is_leaf:

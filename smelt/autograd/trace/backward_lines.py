@@ -1,4 +1,4 @@
-"""Which operation of the forward, and so which line of the user, a node of the autograd engine comes from.
+"""Finds the operation of the forward, and so the user's line, from which a node of the autograd engine comes.
 
 The engine numbers its nodes in the order in which the forward makes them. The nodes of one operation thus have the
 numbers from the counter's value when the operation began to its value when the next one began.
@@ -13,24 +13,24 @@ from smelt.base.torch_c import next_sequence_number, node_being_run
 
 
 class BackwardLines:
-    """The operations of a forward in order, each with the number that its first node would have."""
+    """The operations of a forward in order, each with the number that its first autograd node would have."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.origins: list[tuple[str, Any, int | None]] = []
 
     def begin(self, operation: str, line: Any, region: int | None = None) -> None:
-        """Note that operation `name` of this line is about to run, in the `checkpoint` call of this number, if any."""
+        """Record that `operation` of this line is about to run, in the `checkpoint` call of number `region`, if any."""
         self.numbers.append(next_sequence_number())
         self.origins.append((operation, line, region))
 
     def of_running(self) -> dict[str, Any]:
-        """The origin of the node that the engine is running, as entries of a graph node's `meta`."""
+        """Returns the origin of the node that the engine is running, as entries of a graph node's `meta`."""
         operation, line, _ = self._of_running()
         return {} if operation is None else {"of": operation, "line": line}
 
     def region(self) -> int | None:
-        """The `checkpoint` call that the running node comes from."""
+        """Returns the `checkpoint` call from which the running node comes, or None."""
         return self._of_running()[2]
 
     def _of_running(self) -> tuple[str | None, Any, int | None]:
@@ -44,6 +44,6 @@ class BackwardLines:
 
 
 _OF_LEAVES = 1 << 63
-"""Nodes that accumulate gradients of leaves have the largest number of all."""
+"""Number of the autograd nodes that accumulate gradients of leaves; it is larger than all other numbers."""
 
 _NOTHING = None, None, None

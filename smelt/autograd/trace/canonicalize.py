@@ -18,20 +18,20 @@ aten = torch.ops.aten
 
 
 class Values(Protocol):
-    """The methods of the recorder that these rules use."""
+    """The recorder's methods that these rules use."""
 
     def value(self, view: StorageView) -> fx.Node:
-        """The current value of a view."""
+        """Returns the current value of a view."""
 
     def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
         """Append an operator."""
 
     def like(self, node: fx.Node, view: StorageView) -> fx.Node:
-        """`node` with the dtype, device and shape of `view`."""
+        """Returns `node` with the dtype, device and shape of `view`."""
 
 
 def identity(op: OpOverload, args: Sequence[Any]) -> fx.Node | None:
-    """The argument itself where `op` would return an equal value."""
+    """Returns the argument itself if `op` would return an equal value, else None."""
     node = args[0] if args else None
     if type(node) is not fx.Node:
         return None
@@ -66,7 +66,7 @@ def full(rec: Values, val: TensorMeta, value: Any) -> fx.Node:
 
 
 def _filled(position: int) -> Callable[..., fx.Node]:
-    """A creation operator whose value is the argument at `position`."""
+    """Returns the rule of a creation operator whose value is the argument at `position`."""
 
     def rule(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
         return full(rec, val, args[position])
@@ -75,7 +75,7 @@ def _filled(position: int) -> Callable[..., fx.Node]:
 
 
 def _constant_fill(value: int) -> Callable[..., fx.Node]:
-    """A creation operator that always fills with `value`."""
+    """Returns the rule of a creation operator that always fills with `value`."""
 
     def rule(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
         return full(rec, val, value)
@@ -126,7 +126,7 @@ PURE: dict[OpOverload, Callable[[Values, Sequence[Any], Mapping[str, Any], Tenso
         )
     },
 }
-"""Pure operators that are recorded as something simpler."""
+"""Rules of pure operators that are recorded in a simpler form."""
 
 
 def _write_copy(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fx.Node:
@@ -147,4 +147,4 @@ WRITES: dict[OpOverload, Callable[[Values, Sequence[Any], Mapping[str, Any]], fx
     aten.fill_.Scalar: _write_scalar,
     aten.zero_.default: _write_zero,
 }
-"""Writes whose new value does not need the old one."""
+"""Rules of writes whose new value does not depend on the old value."""

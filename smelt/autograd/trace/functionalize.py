@@ -1,4 +1,4 @@
-"""The recorder of the joint trace: writes operators down as a functional ATen graph.
+"""The recorder of the joint trace: records operators as a functional ATen graph.
 
 Values never change. A write to a tensor makes a new value for its storage view and for all its parents up to the
 storage's root; sibling views detect the write by the storage's version, and their values are derived anew when they are
@@ -66,14 +66,14 @@ class GraphRecorder:
         root: the module that will own the constants.
         origin: name of the torch-level node that is running; becomes `node.meta["from"]`.
         line: the user's line of that node; becomes `node.meta["line"]`.
-        lines: the forward operations that the engine's nodes come from; they become `node.meta["of"]` and
+        lines: the forward operations from which the engine's nodes come; they become `node.meta["of"]` and
             `node.meta["line"]`.
         checkpoint: the `torch.utils.checkpoint` region of that node; becomes `node.meta["checkpoint"]`.
-        backward: the autograd engine is running; becomes `node.meta["backward"]`.
-        derivative: which of the program's own calls of the engine is running; becomes `node.meta["derivative"]`.
+        backward: whether the autograd engine is running; becomes `node.meta["backward"]`.
+        derivative: number of the program's own call of the engine that is running; becomes `node.meta["derivative"]`.
         reads: numbers that the program reads from tensors.
-        drawn: how many operators drew random numbers so far; becomes `node.meta["random"]`.
-        eager_draws: random operators draw from torch's generators what eager would draw.
+        drawn: number of operators that drew random numbers so far; becomes `node.meta["random"]`.
+        eager_draws: whether random operators draw the same numbers from torch's generators as eager.
         cloned: storages that the program copies by `clone()`; the graph, whose values never change, has no copy.
         recomputed: the recomputed values of `checkpoint` calls that the backward reads.
     """
@@ -99,17 +99,17 @@ class GraphRecorder:
     # -- values ----------------------------------------------------------------------------------------------------
 
     def placeholder(self, name: str, val: TensorMeta) -> fx.Node:
-        """A new input of the graph."""
+        """Make a new input of the graph."""
         node = self.graph.placeholder(name)
         node.meta["val"] = val
         return node
 
     def bind(self, tensor: TraceTensor, node: fx.Node) -> None:
-        """`node` is the value of `tensor`, which must be the root of its storage."""
+        """Make `node` the value of `tensor`, which must be the root of its storage."""
         tensor.storage_view.node, tensor.storage_view.version = node, tensor.storage_view.storage.version
 
     def value(self, view: StorageView) -> fx.Node:
-        """The current value of a storage view."""
+        """Returns the current value of a storage view."""
         if self.recomputed and self.lines.region() is not None:
             return self._recomputed_value(view)
         if view.node is not None and view.version == view.storage.version:
@@ -121,7 +121,9 @@ class GraphRecorder:
         return view.node
 
     def _recomputed_value(self, view: StorageView) -> fx.Node:
-        """The value of `view` in the second run of the `checkpoint` call from which the engine's running node comes."""
+        """Returns the value of `view` in the second run of the `checkpoint` call from which the engine's running node
+        comes.
+        """
         assert self.recomputed is not None
         if view.node is not None and view.version == view.storage.version:
             return self.recomputed.of(view.node)
@@ -130,7 +132,9 @@ class GraphRecorder:
         return read_view(self.emit, self._recomputed_value(view.parent), view)
 
     def recompute(self, late: Mapping[fx.Node, fx.Node]) -> None:
-        """Make the backward, from here on, recompute `checkpoint` calls from these values instead of the inputs."""
+        """Make the backward, from this time on, recompute `checkpoint` calls from these values instead of the
+        inputs.
+        """
 
         def append_like(node: fx.Node, operand: Callable[[fx.Node], fx.Node]) -> fx.Node:
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), operand)
@@ -139,7 +143,7 @@ class GraphRecorder:
         self.recomputed = Recomputed(self.graph.nodes, late, append_like)
 
     def _note_backward(self, meta: dict[str, Any]) -> None:
-        """Note which backward a node belongs to, and to which operation of the forward."""
+        """Record the backward to which a node belongs, and its operation of the forward."""
         if self.backward:
             meta["backward"] = True
         if self.derivative is not None:
@@ -164,13 +168,15 @@ class GraphRecorder:
             changed.node, changed.version = value, view.storage.version
 
     def number(self, real: Real) -> fx.Node:
-        """A floating-point number that differs between calls, as a 0-d tensor: an input, or computed from tensors."""
+        """Returns a floating-point number that differs between calls, as a 0-d tensor: an input, or computed from
+        tensors.
+        """
         if self.reads is not None and is_unbacked(real):
             return self.reads.float_node(real)
         return self.given_number(real)
 
     def given_number(self, real: Real) -> fx.Node:
-        """A floating-point number that is an input of each call, as a 0-d tensor."""
+        """Returns a floating-point number that is an input of each call, as a 0-d tensor."""
         known = self.reals.get(real.key)
         if known is None:
             val = TensorMeta((), torch.float64, (), torch.device("cpu"))
@@ -185,7 +191,9 @@ class GraphRecorder:
         return args
 
     def _operands(self, op: OpOverload, args: Any) -> Any:
-        """The values of an operator's arguments, in the program's strides where the operator sees them."""
+        """Returns the values of an operator's arguments, in the program's strides if the operator depends on
+        strides.
+        """
         return self._strided_values(args) if depends_on_strides(op) else self._values(args)
 
     def _strided_values(self, args: Any) -> Any:
@@ -194,7 +202,7 @@ class GraphRecorder:
         if type(args) is not TraceTensor:
             return args
         node, val = self.value(args.storage_view), args.storage_view.layout.val
-        is_copy = args.storage_view.parent is None and is_view_node(node)  # of unknown strides
+        is_copy = args.storage_view.parent is None and is_view_node(node)  # a copy of unknown strides
         if not is_dense(val.shape, val.stride):
             return node
         if same_steps(val.shape, val.stride, node.meta["val"].stride) and not is_copy:
@@ -228,7 +236,7 @@ class GraphRecorder:
         return self._node(op, args, kwargs, vals)
 
     def _note_origin(self, meta: dict[str, Any], inside: Any) -> None:
-        """The line of the program, the checkpoint (None: none) and the derivative that a node belongs to."""
+        """Record the line of the program, the checkpoint (None: none) and the derivative to which a node belongs."""
         if self.origin is not None:
             meta["from"], meta["line"] = self.origin, self.line
         if inside is not None:
@@ -237,8 +245,9 @@ class GraphRecorder:
             self._note_backward(meta)
 
     def _node(self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: Any) -> fx.Node:
-        """A node with these arguments: an equal one that exists, or a new one. `vals` None: the operator's rule gives
-        the metadata."""
+        """Returns a node with these arguments: an existing equal node, or a new one. If `vals` is None, the operator's
+        rule gives the metadata.
+        """
         if has_real(args) or has_real(kwargs.values()):
             op, args, kwargs = with_numbers(self, op, args, kwargs, vals)
         random = op is not operator.getitem and op_info(op).random and _draws(op, args)
@@ -262,7 +271,7 @@ class GraphRecorder:
         return node
 
     def item(self, node: fx.Node, index: int) -> fx.Node:
-        """One result of a node that has several."""
+        """Returns one result of a node that has several."""
         return self._node(operator.getitem, (node, index), {}, node.meta["val"][index])  # type: ignore[arg-type]
 
     # -- the recorder protocol -------------------------------------------------------------------------------------
@@ -315,7 +324,9 @@ class GraphRecorder:
         root.node = self._node(EXPECT_CLOSE, args, {}, node.meta["val"])
 
     def _items(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> list[Any]:
-        """The nodes of an operator's results: for a list among them a list of nodes, None for no tensor."""
+        """Returns the nodes of an operator's results: for a list among them a list of nodes, None for a result that is
+        not a tensor.
+        """
         if not any(isinstance(each, (list, tuple)) for each in answer):
             node = self._node(op, self._operands(op, tuple(args)), self._options(op, kwargs), _vals(answer))
             return [None if each is None else self.item(node, i) for i, each in enumerate(answer)]
@@ -389,7 +400,7 @@ class GraphRecorder:
                 self._overwrite(one, node, shown.get(name))
 
     def constant(self, tensor: torch.Tensor) -> TraceTensor:
-        """The trace tensor of a real tensor that the program uses: the same one each time."""
+        """Returns the trace tensor of a real tensor that the program uses, which is the same at each use."""
         known = self._constants.get(id(tensor))
         if known is not None:
             return known[1]
@@ -402,7 +413,7 @@ class GraphRecorder:
         return traced
 
     def literal(self, tensor: torch.Tensor) -> TraceTensor:
-        """A constant: a single number becomes `full`, others an attribute of the module."""
+        """Make a constant: a single number becomes `full`, others an attribute of the module."""
         traced = trace_like(tensor, requires_grad=False)
         remember(traced, tensor)
         if tensor.numel() == 1:
@@ -416,13 +427,15 @@ class GraphRecorder:
         return traced
 
     def changed_constants(self) -> bool:
-        """True when the traced program wrote to a real tensor that was no input."""
+        """Whether the traced program wrote to a real tensor that was not an input."""
         return any(t.storage_view.storage.version > 0 for _, t in self._constants.values())
 
     # -- helpers of write ---------------------------------------------------------------------------------------------
 
     def _functional(self, info: OpInfo, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Nodes (or lists of nodes) of the functional form: fresh results, then new values of what is written."""
+        """Returns nodes (or lists of nodes) of the functional form: fresh results, then new values of the written
+        tensors.
+        """
         function = info.functional
         assert function is not None
         wanted = {a.name: a for a in schema_of(function).arguments}
@@ -452,7 +465,7 @@ class GraphRecorder:
         that share memory and get one number per address.
 
         Returns:
-            whether there is anything special about them.
+            Whether the result needed special treatment.
         """
         target, *rest = args
         val = target.storage_view.layout.val
@@ -470,7 +483,7 @@ class GraphRecorder:
         return True
 
     def _draw(self, op: OpOverload, val: TensorMeta, given: Sequence[Any]) -> fx.Node:
-        """The values that eager's `op` would draw into memory of this layout."""
+        """Returns the values that eager's `op` would draw into memory of this layout."""
         memory = (list(val.shape), list(val.stride), val.dtype, val.device)
         return self._node(drawing_form(op), (*memory, *map(self._values, given)), {}, without_gaps(val))
 
@@ -482,7 +495,7 @@ class GraphRecorder:
             self.assign(target.storage_view, self.like(node, target.storage_view))
 
     def like(self, node: fx.Node, view: StorageView) -> fx.Node:
-        """`node` with the dtype, device and shape of `view`."""
+        """Returns `node` with the dtype, device and shape of `view`."""
         val, want = node.meta["val"], view.layout.val
         if val.device != want.device:
             node = self.emit(aten._to_copy.default, node, dtype=want.dtype, device=want.device)
@@ -493,7 +506,9 @@ class GraphRecorder:
         return node
 
     def _options(self, op: OpOverload, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Keyword arguments as a graph keeps them: nodes in place of tensors, without those that have no effect."""
+        """Returns keyword arguments in the form of a graph: nodes in place of tensors, without arguments that have no
+        effect.
+        """
         out = {k: self._operands(op, v) for k, v in kwargs.items() if v is not None and k not in _MEANINGLESS}
         if "generator" in out:
             raise Unsupported(f"{op} with a generator of its own", hint="use torch.manual_seed and no generator=")
@@ -512,14 +527,17 @@ _DROPOUT_AT: dict[OpOverload, int | None] = {
     aten._scaled_dot_product_cudnn_attention_backward.default: None,
     aten._cudnn_rnn.default: 11,
 }
-"""Operator that is tagged as random -> the position of its dropout rate (0 if it is left out), or None if it has no
-dropout."""
+"""For each operator that is tagged as random, the position of its dropout rate (0 if it is left out), or None if it has
+no dropout.
+"""
 
 
 def _as_out(
     op: OpOverload, function: OpOverload, out: TraceTensor, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The keyword arguments (dtype, device) that a call with `out=` implies for the operator's functional form."""
+    """Returns the keyword arguments (dtype, device) that a call with `out=` implies for the operator's
+    functional form.
+    """
     if any(a.name == "device" for a in schema_of(function).arguments):  # `torch.arange(4, out=x)`
         return {"dtype": out.dtype, "device": out.device}
     if name_in_namespace(op) in _IN_TYPE_OF_OUT and argument(op, args, kwargs, "dtype") is None:
@@ -528,7 +546,9 @@ def _as_out(
 
 
 _IN_TYPE_OF_OUT = frozenset({"sum", "nansum", "mean", "prod", "cumsum", "cumprod"})
-"""Operators that convert their elements to the dtype of `out=` before they reduce them, unless `dtype` is given."""
+"""Names of operators that convert their elements to the dtype of `out=` before they reduce them, unless `dtype` is
+given.
+"""
 
 _INTO: dict[OpOverload, tuple[OpOverload, tuple[Any, ...]]] = {
     aten.rand.out: (aten.uniform_.default, ()),
@@ -536,7 +556,9 @@ _INTO: dict[OpOverload, tuple[OpOverload, tuple[Any, ...]]] = {
     aten.randint.out: (aten.random_.to, (0,)),
     aten.randint.low_out: (getattr(aten.random_, "from"), (0, 1)),
 }
-"""Operator that fills an `out=` with random numbers in memory order -> the operator and arguments that compute them."""
+"""For each operator that fills an `out=` with random numbers in memory order, the operator and arguments that compute
+them.
+"""
 
 
 def _draws(op: OpOverload, args: Sequence[Any]) -> bool:
@@ -546,13 +568,13 @@ def _draws(op: OpOverload, args: Sequence[Any]) -> bool:
 
 
 def _positional(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The arguments of `op` that are not keyword-only."""
+    """Returns the arguments of `op` that are not keyword-only."""
     left = [a for a in schema_of(op).arguments[len(args) :] if not a.kwarg_only]
     return [*args, *(kwargs.get(a.name, a.default_value) for a in left)]
 
 
 def _overlaps(view: StorageView) -> bool:
-    """True when two elements of the view, or of one of its bases, share memory."""
+    """Whether two elements of the view, or of one of its bases, share memory."""
     while view.parent is not None:
         if may_overlap(view.layout.val.shape, view.layout.val.stride):
             return True
@@ -574,7 +596,7 @@ def _key(value: Any) -> Any:
 
 
 def _vals(answer: Any) -> Any:
-    """The value of `node.meta["val"]` for an operator's result."""
+    """Returns the value of `node.meta["val"]` for an operator's result."""
     if type(answer) is Layout:
         return answer.val
     if isinstance(answer, (list, tuple)):
@@ -583,7 +605,7 @@ def _vals(answer: Any) -> Any:
 
 
 def _metas(args: Any) -> Any:
-    """Arguments with each node replaced by a trace tensor of its metadata."""
+    """Returns arguments with each node replaced by a trace tensor of its metadata."""
     if isinstance(args, fx.Node):
         return trace_like(args.meta["val"], requires_grad=False)
     if isinstance(args, dict):

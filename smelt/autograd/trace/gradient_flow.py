@@ -1,7 +1,7 @@
-"""The autograd graph of a traced program: which nodes run, and which gradients they get, for each set of used results.
+"""The autograd graph of a traced program: the nodes that run, and the gradients they get, for each set of used results.
 
-The joint graph is traced once, with a gradient for each result. Hooks on the engine's nodes mark it where that matters
-for calls in which some results were not used (`graph.ir.gradient_marks`).
+The joint graph is traced once, with a gradient for each result. Hooks on the engine's nodes insert marks where calls
+differ in which some results were not used (`graph.ir.gradient_marks`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from smelt.graph.trace.trace import TraceTensor, trace_like
 
 MOST_RESULTS = 6
 """Maximum number of results of which every subset is examined, for functions that may get None; with more results, only
-single results and their unions are."""
+single results and their unions are examined.
+"""
 
 MOST_PATTERNS = 64
 """Maximum number of sets of gradients of such a function of which unions are formed; the backward is not compiled for
@@ -32,16 +33,16 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 
 class GradientFlow:
-    """Which nodes the engine runs, and which gradients they pass on, below some heads.
+    """The nodes that the engine runs, and the gradients that they pass on, below some heads.
 
     Args:
         heads: results; each set of them may have gradients.
 
     Attributes:
-        order: the nodes in topological order, heads first; edges: for each, the nodes that it gives gradients to.
-        visited: node -> the heads from which the engine reaches it.
+        order: the nodes in topological order, heads first; edges: for each node, the nodes to which it gives gradients.
+        visited: for each node, a bit mask of the heads from which the engine reaches it.
         below: nodes that get their gradients from a `torch.autograd.Function`, which may give none.
-        gave: marked node -> which gradients it has returned.
+        gave: for each marked node, which of its gradients it has returned.
     """
 
     def __init__(self, rec: GraphRecorder, heads: Sequence[torch.Tensor]) -> None:
@@ -55,7 +56,7 @@ class GradientFlow:
         self._walk()
 
     def _walk(self) -> None:
-        """The nodes that the engine can visit, judged by the autograd graph only."""
+        """Find the nodes that the engine can visit, judged by the autograd graph only."""
         self.ways = dict.fromkeys(self.order, 0)
         self.functions = {node for node in self.order if function_of(node) is not None}
         self.below: set[Any] = set()
@@ -114,7 +115,8 @@ class GradientFlow:
                 del node.apply
 
     def trying(self) -> AbstractContextManager[None]:
-        """A context in which the engine runs for some heads: functions that are given None may raise, and give nothing.
+        """Returns a context in which the engine runs for some heads: functions that are given None may raise, and then
+        return no gradients.
 
         Whether a call reaches such an error depends on the other results that it uses.
         """
@@ -133,7 +135,7 @@ class GradientFlow:
         return self.visited[node] != self.visited[other] or (other in self.below and self.ways[other] > 1)
 
     def _given_in_part(self, node: Any) -> bool:
-        """Whether a function may be called with only some of its gradients, or none."""
+        """Whether a function may be called with only some of its gradients, or with none."""
         return node in self.below or any(mask != self.visited[node] for mask in self.coming[node].values())
 
     # -- while the engine runs -------------------------------------------------------------------------------------
@@ -157,7 +159,8 @@ class GradientFlow:
         return tuple(out)
 
     def _alternatives(self, node: Any, *got: torch.Tensor | None) -> Any:
-        """The gradients that a function returns for each possible set of absent gradients, passed to it as None.
+        """Returns the gradients that a function returns for each possible set of absent gradients, passed to it as
+        None.
 
         The engine calls this instead of the function's backward.
         """
@@ -178,7 +181,7 @@ class GradientFlow:
         return tuple(out)
 
     def _patterns(self, visited: int, masks: Sequence[int]) -> set[int]:
-        """The sets of gradients that a function may be given, by position."""
+        """Returns the sets of gradients that a function may be given, by position."""
         count = self.flow.count
         sets: Iterable[int] = range(1, 1 << count) if count <= MOST_RESULTS else (1 << i for i in range(count))
         present = [self.flow.present([i for i in range(count) if not each >> i & 1]) for each in sets]
@@ -190,8 +193,9 @@ class GradientFlow:
         return found
 
     def _applied(self, node: Any, gradients: Sequence[torch.Tensor | None]) -> Any:
-        """The gradients that the function's backward returns; or the error that a call raises when it reaches this
-        backward."""
+        """Returns the gradients that the function's backward returns; or the error that a call raises when it reaches
+        this backward.
+        """
         try:
             return type(node).apply(node, *gradients)
         except Exception as error:
@@ -201,7 +205,9 @@ class GradientFlow:
             return told
 
     def _by_edge(self, node: Any, made: Any) -> list[torch.Tensor | None] | Exception:
-        """The gradients for the node's edges, as the engine takes them; or the error that the engine raises."""
+        """Returns the gradients for the node's edges in the form that the engine takes; or the error that the engine
+        raises.
+        """
         if isinstance(made, Exception):
             return made
         made = made if isinstance(made, tuple) else (made,)
@@ -229,7 +235,7 @@ class GradientFlow:
         return out
 
     def _edge_positions(self, node: Any) -> list[tuple[int, int]]:
-        """For each edge that leads somewhere, its position and that of the function's argument."""
+        """Returns for each edge to a node its position and the position of the function's argument."""
         edges = (k for k, (each, _) in enumerate(self.edges[node]) if each is not None)
         positions = (i for i, needed in enumerate(node.needs_input_grad) if needed)
         return [*zip(edges, positions, strict=True)]
@@ -250,7 +256,7 @@ class GradientFlow:
 
     def _mark(self, mark: GradientMark, gradient: torch.Tensor) -> torch.Tensor:
         traced = self._traced(gradient)
-        if traced.storage_view.rows is not None:  # a sparse one names its rows
+        if traced.storage_view.rows is not None:  # a sparse gradient names its rows
             return gradient
         return self._recorded(mark, (self.rec.value(traced.storage_view),), traced)
 
@@ -264,7 +270,9 @@ class GradientFlow:
     # -- afterwards ------------------------------------------------------------------------------------------------
 
     def _gradients(self) -> tuple[dict[Any, dict[int, int]], dict[Any, list[int]]]:
-        """For each node the conditions of the gradients that it is given, by position, and of those that it gives."""
+        """Returns for each node the conditions of the gradients that it is given, by position, and of those that it
+        gives.
+        """
         entries: dict[Any, dict[int, int]] = {node: {} for node in self.order}
         given: dict[Any, list[int]] = {}
         for i, head in enumerate(self.heads):
@@ -292,7 +300,7 @@ class GradientFlow:
         entries[position] = entries.get(position, 0) | mask
 
     def reaching(self, leaves: Mapping[int, torch.Tensor]) -> dict[int, int]:
-        """For each leaf, by its key, the conditions under which it has a gradient (zeros count)."""
+        """Returns for each leaf, by its key, the conditions under which it has a gradient (zeros included)."""
         keys = {id(leaf): key for key, leaf in leaves.items()}
         entries, _ = self._gradients()
         found = dict.fromkeys(leaves, 0)
@@ -308,5 +316,5 @@ class GradientFlow:
 
 
 def _bits(gradients: Sequence[torch.Tensor | None]) -> int:
-    """A bit mask of the gradients that are present."""
+    """Returns a bit mask of the gradients that are present."""
     return sum(1 << k for k, each in enumerate(gradients) if each is not None)

@@ -24,7 +24,7 @@ class Input:
 
     Attributes:
         storage_view, history: the storage view and the history of the program's tensor at the start.
-        counts: it has a separate version counter, not that of another input that covers it.
+        counts: whether it has a separate version counter, not that of another input that covers it.
     """
 
     node: fx.Node
@@ -36,19 +36,20 @@ class Input:
 
     @property
     def wants_gradient(self) -> bool:
-        """Whether the input gets a gradient. False for one that does not require a gradient, even if values that do
-        were written to it."""
+        """Whether the input gets a gradient. False for an input that does not require a gradient, even if values that
+        do were written to it.
+        """
         return self.leaf.requires_grad and self.leaf.is_leaf
 
 
 def make_inputs(
     rec: GraphRecorder, examples: Sequence[torch.Tensor], shared: bool, metas: Sequence[TensorMeta | None] = ()
 ) -> list[Input]:
-    """Trace tensors for the examples; an example that occurs twice gives one object.
+    """Make trace tensors for the examples; an example that occurs twice gives one object.
 
     Args:
         metas: metadata with symbolic sizes, for examples that have dynamic sizes.
-        shared: make examples that overlap in memory views of the one that covers the others.
+        shared: whether examples that overlap in memory become views of the one that covers the others.
     """
     made: dict[int, Input] = {}
     covers = _covers(examples) if shared else {}
@@ -96,8 +97,9 @@ def _view_input(base: Input, whole: torch.Tensor, view: torch.Tensor) -> Input:
 
 
 def _covers(examples: Sequence[torch.Tensor]) -> dict[int, int]:
-    """Index of an example that overlaps with others -> the index of the example that covers them, which is not itself a
-    key."""
+    """Returns, for the index of an example that overlaps with others, the index of the example that covers them, which
+    is not itself a key.
+    """
     covers: dict[int, int] = {}
     for group in overlapping(examples):
         whole = cover_of([examples[i] for i in group])

@@ -1,8 +1,8 @@
 """Torch-level graph in; one functional joint ATen graph (forward and backward) and the plan of its call out.
 
 The graph runs once on trace tensors under PyTorch's own autograd engine, in the caller's grad and autocast state, while
-a `GraphRecorder` writes down each operator. What the caller must see beyond values is kept beside the graph as plain
-data: which inputs are written, which outputs share memory with inputs or with each other, who gets gradients.
+a `GraphRecorder` records each operator. Effects that the caller must see beyond values are kept beside the graph as
+plain data: written inputs, outputs that share memory with inputs or with each other, inputs that get gradients.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ aten = torch.ops.aten
 
 
 class _Total(torch.autograd.Function):
-    """A scalar whose derivatives with respect to `heads` are `tangents`.
+    """A scalar whose derivatives by `heads` are `tangents`.
 
     Passing the tangents to `torch.autograd.grad` as `grad_outputs` would import sympy (half a second of cold start).
     """
@@ -95,11 +95,11 @@ class _Total(torch.autograd.Function):
 
 
 class _BackwardFailed(Exception):
-    """Some result cannot be differentiated: the graph is retraced to find out which."""
+    """Raised when some result cannot be differentiated: the graph is retraced to find out which."""
 
 
 class _SharedWrite(Exception):
-    """A written input shares memory with another input: the graph is retraced with their overlap known."""
+    """Raised when a written input shares memory with another input: the graph is retraced with their overlap known."""
 
 
 def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], options: Options) -> Joint:
@@ -107,11 +107,11 @@ def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], opti
 
     Args:
         gm: a torch-level graph; its placeholders are in the order of `example_inputs`.
-        example_inputs: tensors whose metadata, identity, overlap and `requires_grad` the graph is made for.
+        example_inputs: tensors for whose metadata, identity, overlap and `requires_grad` the graph is made.
         options: `eager_rng` decides whether random operators get a seed input.
 
     Raises:
-        Unsupported: an operator or an aliasing that a functional graph cannot express.
+        Unsupported: a functional graph cannot express an operator or an aliasing.
     """
     shared = careful = False
     of_eager = frozenset[Told]()
@@ -132,7 +132,9 @@ def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], opti
 
 @contextmanager
 def _tracing_state() -> Iterator[None]:
-    """The caller's grad and autocast state, restored afterwards; casts of weights are not cached between traces."""
+    """A context with the caller's grad and autocast state, restored afterwards; casts of weights are not cached between
+    traces.
+    """
     grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
     casts = present_casts()
     torch.set_autocast_cache_enabled(False)
@@ -151,7 +153,7 @@ def _tracing_state() -> Iterator[None]:
 
 
 def _first_of_storages(inputs: Sequence[Any]) -> dict[Storage, int]:
-    """Storage -> the first input that covers all of it."""
+    """Returns for each storage the first input that covers all of it."""
     found: dict[Storage, int] = {}
     for i, one in enumerate(inputs):
         if one.storage_view.parent is None:
@@ -190,7 +192,8 @@ class _Trace:
         metas = [m for i, m in enumerate(metas) if i not in self.numbers]
         self.inputs = make_inputs(self.rec, examples, shared, metas)
         self.versions_before = [version_of(one.seen) for one in self.inputs]
-        self.first = {id(one): i for i, one in reversed(list(enumerate(self.inputs)))}  # first index of each
+        # index of the first occurrence of each
+        self.first = {id(one): i for i, one in reversed(list(enumerate(self.inputs)))}
         self.by_storage = _first_of_storages(self.inputs)
         self.shared = shared
         self.program: list[TraceTensor] = []
@@ -219,7 +222,7 @@ class _Trace:
         return self.finish(outputs, mutations, touched, values, differentiable, grads, positions, seed)
 
     def arguments(self) -> list[Any]:
-        """The arguments that the torch-level graph is run on."""
+        """Returns the arguments with which the torch-level graph is run."""
         tensors = iter(self.inputs)
         count = len(self.inputs) + len(self.numbers)
         return [to_torch(self.numbers[i]) if i in self.numbers else next(tensors).seen for i in range(count)]
@@ -227,7 +230,9 @@ class _Trace:
     # -- after the forward ------------------------------------------------------------------------------------------
 
     def versions(self) -> list[int]:
-        """Write counts of the tensors that the caller can reach: inputs and, once the forward is traced, results."""
+        """Returns the write counts of the tensors that the caller can reach: inputs and, once the forward is traced,
+        results.
+        """
         return [storage.version for storage in (*self.by_storage, *(out.storage_view.storage for out in self.program))]
 
     def mutations(self) -> tuple[Mutation, ...]:
@@ -248,7 +253,7 @@ class _Trace:
         return tuple(found)
 
     def counted(self, i: int) -> int:
-        """The number of writes to input `i` that its version counter has counted."""
+        """Returns the number of writes to input `i` that its version counter has counted."""
         return version_of(self.inputs[i].seen) - self.versions_before[i]
 
     def touched(self, mutations: Sequence[Mutation]) -> tuple[int, ...]:
@@ -257,7 +262,7 @@ class _Trace:
         return tuple(i for i in own if i not in written for _ in range(self.counted(i)))
 
     def plan(self, results: Sequence[Any]) -> Iterator[OutputPlan]:
-        """The plan for each user output; fills `self.program` with the tensors that the program returns."""
+        """Yields the plan for each user output; fills `self.program` with the tensors that the program returns."""
         same = {id(one.seen): self.first[id(one)] for one in self.inputs}
         sharing: dict[Storage, dict[int, TraceTensor]] = {}
         for out in results:
@@ -298,7 +303,7 @@ class _Trace:
     def note_forbidden(self, out: TraceTensor) -> bool:
         """Whether autograd forbids use of the result; if so, a backward that reaches it has to raise that error.
 
-        This is so for a view whose memory was written after it was taken: see `forbidden`.
+        This applies to a view whose memory was written after the view was taken: see `forbidden`.
         """
         text = forbidden(out)
         if text is None:
@@ -310,7 +315,7 @@ class _Trace:
         return True
 
     def plan_view(self, out: TraceTensor, base: TraceTensor, owner: int | None) -> OutputPlan:
-        """`out` as a view of input `owner`, or of a program output that is `base`."""
+        """Returns the plan of `out` as a view of input `owner`, or of a program output that is `base`."""
         steps = _path(out.storage_view, base.storage_view)
         after: tuple[Step, ...] = ()
         history = None
@@ -343,7 +348,7 @@ class _Trace:
     # -- backward ---------------------------------------------------------------------------------------------------
 
     def heads(self, mutations: Sequence[Mutation]) -> list[TraceTensor]:
-        """The results and written inputs that have an autograd history."""
+        """Returns the results and written inputs that have an autograd history."""
         return list(filter(_has_history, (*self.program, *(self.inputs[m.input].seen for m in mutations))))
 
     def note_saved(self, mutations: Sequence[Mutation]) -> None:
@@ -353,10 +358,10 @@ class _Trace:
             self.eager_saved_views.add(view)
 
     def unsaved(self, values: Sequence[fx.Node]) -> tuple[frozenset[int], ...]:
-        """The tensors that eager's autograd graph saves, as three sets of positions.
+        """Returns the tensors that eager's autograd graph does not save or saves directly, as three sets of positions.
 
         Returns:
-            the primals that it does not save, except parameters, which only optimizers write to; the program outputs
+            The primals that it does not save, except parameters, which only optimizers write to; the program outputs
             (of nodes `values`) that it does not save; the primals that it saves directly, so that its backward reads
             the replacement after `x.data = y`.
         """
@@ -374,11 +379,11 @@ class _Trace:
         return frozenset(primals), frozenset(outputs), frozenset(itself)
 
     def is_saved_itself(self, node: fx.Node, *views: StorageView) -> bool:
-        """Whether eager saves this input itself, not only a view of it; a `checkpoint` call rereads its inputs."""
+        """Whether eager saves this input directly, not only a view of it; a `checkpoint` call rereads its inputs."""
         return any("checkpoint" in user.meta for user in node.users) or not self.eager_saved_views.isdisjoint(views)
 
     def saved_views(self) -> dict[Storage, list[StorageView]]:
-        """The views of inputs that eager saves, without those that a `checkpoint` call recreates."""
+        """Returns the views of inputs that eager saves, without those that a `checkpoint` call recreates."""
         wholes = {view for one in self.inputs for view in (one.leaf.storage_view, one.storage_view)}
         views: dict[Storage, list[StorageView]] = {}
         for view in self.eager_saved_views - wholes:
@@ -387,24 +392,24 @@ class _Trace:
         return views
 
     def is_read_late(self, i: int) -> bool:
-        """Whether the backward may read this input as it is when the backward runs."""
+        """Whether the backward may read this input with the value that it has when the backward runs."""
         late = self.late.get(self.inputs[i].node)
         return late is None or bool(late.users)
 
     def cloned(self) -> frozenset[int]:
-        """The primals that the program copies: the backward must not read the primal in place of its copy."""
+        """Returns the primals that the program copies: the backward must not read the primal in place of its copy."""
         given = enumerate(self.inputs)
         return frozenset(
             i for i, one in given if one.storage_view.storage in self.rec.cloned and one.node not in self.late
         )
 
     def saved_as_views(self) -> frozenset[int]:
-        """The primals of which eager saves a view."""
+        """Returns the primals of which eager saves a view."""
         views = self.saved_views()
         return frozenset(i for i, one in enumerate(self.inputs) if one.storage_view.storage in views)
 
     def read_inputs(self) -> Iterator[Reads]:
-        """The inputs that eager's backward reads, or from which it recomputes."""
+        """Yields the inputs that eager's backward reads, or from which it recomputes."""
         views = self.saved_views()
         for storage, i in self.by_storage.items():
             one = self.inputs[i]
@@ -417,11 +422,11 @@ class _Trace:
         return out.storage_view.storage in self.saved and "checkpoint" not in value.meta
 
     def leaves_wanted(self) -> list[int]:
-        """Positions of the inputs that require gradients, each object once."""
+        """Returns the positions of the inputs that require gradients, each object once."""
         return [i for i, one in enumerate(self.inputs) if one.wants_gradient and self.first[id(one)] == i]
 
     def with_history(self, mutations: Sequence[Mutation]) -> list[int]:
-        """Positions, among results and new values of inputs, of those from which a backward pass starts."""
+        """Returns the positions, among results and new values of inputs, of those from which a backward pass starts."""
         with_grad = [_has_history(t) for t in self.program] + [m.grad for m in mutations]
         return [i for i, yes in enumerate(with_grad) if yes]
 
@@ -433,7 +438,7 @@ class _Trace:
         self.written = self.versions()
 
     def tangent(self, i: int, head: TraceTensor) -> TraceTensor:
-        """The gradient that the caller gives for a result or for the new value of an input."""
+        """Returns the gradient that the caller gives for a result or for the new value of an input."""
         tangent = trace_like(without_gaps(head.storage_view.layout.val), requires_grad=False)
         self.rec.bind(tangent, self.rec.placeholder(f"tangents_{i}", tangent.storage_view.layout.val))
         return tangent
@@ -445,7 +450,7 @@ class _Trace:
         leaves: Sequence[TraceTensor],
         wanted: Sequence[int],
     ) -> Any:
-        """The gradients of the leaves that PyTorch's engine computes from the heads and their tangents.
+        """Returns the gradients of the leaves that PyTorch's engine computes from the heads and their tangents.
 
         Raises:
             _BackwardFailed: an error of the backward pass; a second, careful trace finds the results that cause it.
@@ -463,7 +468,7 @@ class _Trace:
             owner.small_is_usual = False
 
     def backward(self, mutations: Sequence[Mutation]) -> tuple[tuple[int, ...], dict[int, TraceTensor]]:
-        """Positions that have tangents, and the gradient of each input that gets one."""
+        """Returns the positions that have tangents, and the gradient of each input that gets one."""
         heads = [*self.program, *(self.inputs[m.input].seen for m in mutations)]
         wanted = self.leaves_wanted()
         roots = self.with_history(mutations)
@@ -488,7 +493,9 @@ class _Trace:
     def engine(
         self, total: torch.Tensor, leaves: Sequence[torch.Tensor], keys: Sequence[int], heads: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of the leaves; with several results, marked for calls in which some tangents are absent."""
+        """Returns the gradients of the leaves; with several results, marked for calls in which some tangents are
+        absent.
+        """
         if len(heads) == 1 and not self.careful:
             return torch.autograd.grad(total, leaves, allow_unused=True)
         flow = GradientFlow(self.rec, heads)
@@ -505,7 +512,9 @@ class _Trace:
         tangents: Sequence[TraceTensor],
         leaves: Mapping[int, TraceTensor],
     ) -> tuple[list[int], list[TraceTensor]]:
-        """The roots that have gradients, with their tangents; errors that eager raises for the others are recorded."""
+        """Returns the roots that have gradients, with their tangents; errors that eager raises for the others are
+        recorded.
+        """
         kept = []
         flow = GradientFlow(self.rec, [heads[i] for i in roots])
         for i, tangent in zip(roots, tangents, strict=True):
@@ -524,12 +533,16 @@ class _Trace:
         return [i for i, _ in kept], [tangent for _, tangent in kept]
 
     def without_gradients(self, mutations: Sequence[Mutation]) -> tuple[Mutation, ...]:
-        """The mutations; those with an invalid history carry no gradient, and the call sets that history afterwards."""
+        """Returns the mutations; those with an invalid history carry no gradient, and the call sets that history
+        afterwards.
+        """
         numbered = enumerate(mutations, len(self.program))
         return tuple(dataclasses.replace(m, grad=m.grad and k not in self.invalid_histories) for k, m in numbered)
 
     def gradients(self, found: dict[int, TraceTensor]) -> tuple[list[fx.Node], dict[int, int | SparseGradient]]:
-        """The gradients that the graph returns, and for each input how its gradient is assembled from them."""
+        """Returns the gradients that the graph returns, and for each input the form in which its gradient is assembled
+        from them.
+        """
         nodes: list[fx.Node] = []
         positions: dict[int, int | SparseGradient] = {}
         for i, gradient in found.items():
@@ -543,7 +556,9 @@ class _Trace:
         return nodes, positions
 
     def layout_of_gradient(self, i: int) -> TensorMeta:
-        """The gradient's memory layout: as the derivatives leave it; for a leaf, as the engine accumulates it."""
+        """Returns the gradient's memory layout: the one that the derivatives leave; for a leaf, the one that the engine
+        accumulates.
+        """
         own, found = self.inputs[i].leaf.storage_view.layout.val, self.found.get(i)
         if found is None:
             return own
@@ -551,22 +566,24 @@ class _Trace:
         return accumulated(own, computed) if self.examples[i].is_leaf else computed
 
     def asked_for(self, positions: Mapping[int, int | SparseGradient]) -> dict[int, TensorMeta]:
-        """Leaf -> the layout of its gradient if `torch.autograd.grad` returns it instead of accumulating it; only
-        leaves for which the two layouts differ.
+        """Returns for each leaf the layout of its gradient if `torch.autograd.grad` returns it instead of accumulating
+        it; only leaves for which the two layouts differ.
         """
         made = (i for i, k in positions.items() if isinstance(k, int) and i in self.found)
         computed = {i: without_gaps(self.found[i].storage_view.layout.val) for i in made}
         return {i: val for i, val in computed.items() if val.stride != without_gaps(self.layout_of_gradient(i)).stride}
 
     def idle(self, positions: Collection[int]) -> tuple[int, ...]:
-        """The inputs that require a gradient and get none. An input passed twice counts at its first position."""
+        """Returns the inputs that require a gradient and get none. An input that is passed twice is listed at its first
+        position.
+        """
         inputs = [(i, self.first[id(one)]) for i, one in enumerate(self.inputs) if one.wants_gradient]
         return tuple(i for i, first in inputs if first not in positions)
 
     # -- the graph --------------------------------------------------------------------------------------------------
 
     def checks_of_dead(self, results: Sequence[fx.Node]) -> list[fx.Node]:
-        """Nodes that must run although their results are unused.
+        """Returns the nodes that must run although their results are unused.
 
         These are the checks that eager makes in operators with unused results, and, if random operators use PyTorch's
         generators (`eager_rng`), all random operators: each advances the generator's state for later ones.
@@ -582,19 +599,19 @@ class _Trace:
         return self.options.eager_rng and bool(node.meta.get("random")) and not node.meta.get("backward")
 
     def first_of(self, node: fx.Node) -> fx.Node:
-        """The node itself, or, if it has several results, the node of the first that is not None."""
+        """Returns the node itself, or, if it has several results, the node of the first that is not None."""
         val = node.meta["val"]
         if not isinstance(val, (list, tuple)):
             return node
         return self.rec.item(node, next(i for i, each in enumerate(val) if each is not None))
 
     def metas_of_gradients(self, grads: Sequence[fx.Node], positions: Mapping[int, int | SparseGradient]) -> list[Any]:
-        """The metadata of each gradient, in the layout that its input asks for, if any."""
+        """Returns the metadata of each gradient, in the layout that its input asks for, if any."""
         by_position = {k: self.layout_of_gradient(i) for i, k in positions.items() if isinstance(k, int)}
         return [by_position.get(k) or node.meta["val"] for k, node in enumerate(grads)]
 
     def names_of_numbers(self) -> dict[int, str]:
-        """For each input that is a number, by position: the symbol of a floating-point one, "" for a size."""
+        """Returns, for each input that is a number, by position: the symbol of a floating-point one, "" for a size."""
         return {i: val.name if isinstance(val, Real) else "" for i, val in self.numbers.items()}
 
     def finish(
@@ -659,7 +676,7 @@ class _Trace:
         )
 
     def seeds(self, placeholder: fx.Node) -> tuple[torch.device, ...]:
-        """The devices that draw from seeds; each gets a seed input, inserted where `placeholder` stands."""
+        """Returns the devices that draw from seeds; each gets a seed input, inserted before `placeholder`."""
         graph = self.rec.graph
         following = placeholder.next
         graph.erase_node(placeholder)
@@ -671,7 +688,7 @@ class _Trace:
 
 
 def _size_inputs(given: Sequence[Any]) -> tuple[SizeInput, ...]:
-    """Each symbol of the inputs' metadata, with the first input dimension that is the symbol itself."""
+    """Returns each symbol of the inputs' metadata, with the first input dimension that is the symbol itself."""
     found: dict[Symbol, SizeInput] = {}
     for i, val in enumerate(given):
         sizes = enumerate(val.shape) if isinstance(val, TensorMeta) else [(None, val)] if isinstance(val, Size) else ()
@@ -683,7 +700,7 @@ def _size_inputs(given: Sequence[Any]) -> tuple[SizeInput, ...]:
 
 
 def run_graph(gm: fx.GraphModule, inputs: Sequence[Any], rec: GraphRecorder | None = None) -> list[Any]:
-    """Run a torch-level graph node by node; returns its flat outputs. Tells `rec` which node is running."""
+    """Run a torch-level graph node by node; returns its flat outputs. Sets in `rec` which node is running."""
     env: dict[fx.Node, Any] = {}
     given, derivatives = iter(inputs), itertools.count()
     for node in gm.graph.nodes:
@@ -735,12 +752,14 @@ def _has_history(tensor: torch.Tensor) -> bool:
 
 
 def _replay_has_history(base: TraceTensor, steps: Sequence[Step]) -> bool:
-    """Whether replaying `steps` from `base` makes a tensor that gradients flow into."""
+    """Whether gradients flow into the tensor that `steps` make from `base`."""
     return _has_history(base) and steps[-1].grad and not any(s.op is aten.detach.default for s in steps)
 
 
 def _derived(out: TraceTensor, base: TraceTensor, steps: int, forbidden: bool) -> Derived | None:
-    """How to give `out` its autograd history, if a `torch.autograd.Function` recorded it; else None."""
+    """Returns the name of the `torch.autograd.Function` that recorded the history of `out`, and the kind of its result;
+    None if no such function did.
+    """
     if forbidden:  # reading its history raises
         return Derived("Function", True)
     if not (_has_history(out) and comes_through_function(out, base, steps)):
@@ -750,16 +769,17 @@ def _derived(out: TraceTensor, base: TraceTensor, steps: int, forbidden: bool) -
 
 
 def _written_for(out: TraceTensor) -> TraceTensor:
-    """The tensor that was written so that `out` has a history: itself, or its base where autograd forbids writes to it.
+    """Returns the tensor that was written so that `out` has a history: itself, or its base if autograd forbids writes
+    to it.
 
-    It forbids them to views that were taken under no_grad, or are one of several results.
+    Autograd forbids writes to views that were taken under no_grad, or are one of several results.
     """
     base = view_base(out)
     return base if type(base) is TraceTensor and not is_plain_view(out) else out
 
 
 def _path(view: StorageView, start: StorageView) -> tuple[Step, ...]:
-    """The view steps from a view to a view of it."""
+    """Returns the view steps from a view to a view of it."""
     steps: list[Step] = []
     while view is not start and view.parent is not None:
         assert view.step is not None
@@ -775,7 +795,7 @@ def _leads_to(start: StorageView, view: StorageView | None) -> bool:
 
 
 def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
-    """The tensor that covers the memory of `out` and of all outputs that share it.
+    """Returns the tensor that covers the memory of `out` and of all outputs that share it.
 
     If its shape was changed in place, view steps lead from the storage's root to it, and from it to the others.
     """
@@ -801,18 +821,18 @@ def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
 
 
 def _kept(val: TensorMeta) -> TensorMeta:
-    """The layout in which the program returns a result: without gaps if elements overlap, else unchanged."""
+    """Returns the layout in which the program returns a result: without gaps if elements overlap, else unchanged."""
     return without_gaps(val) if overlaps(val.shape, val.stride) else val
 
 
 def _own_memory(
     rec: GraphRecorder, values: Sequence[fx.Node], own: Sequence[bool], written: set[fx.Node]
 ) -> list[fx.Node]:
-    """The forward results, copied where the caller could observe that two of them share memory.
+    """Returns the forward results, copied if the caller could observe that two of them share memory.
 
     Results that become the caller's tensors (`own`) share no memory with an input, a constant or each other. The others
-    are new values of inputs: they are only read, to be copied into the input, and must not lie in an input that may be
-    overwritten before that.
+    are new values of inputs: they are only read, to be copied into the input, and must not be in the memory of an input
+    that may be overwritten before that.
     """
     taken: set[fx.Node] = set()
     out = []
@@ -829,7 +849,7 @@ def _own_memory(
 
 
 def _from_memory(node: fx.Node) -> list[fx.Node]:
-    """The value whose memory a node is a view of, and the view nodes that lead from it to the node."""
+    """Returns the value of whose memory a node is a view, and the view nodes that lead from it to the node."""
     path = [node]
     while is_view_node(path[-1]) or _is_item_of_view(path[-1]):
         path.append(path[-1].all_input_nodes[0])
@@ -843,7 +863,7 @@ def _clone(rec: GraphRecorder, node: fx.Node) -> fx.Node:
 
 
 def _seen_through(rec: GraphRecorder, views: Sequence[fx.Node], memory: fx.Node, other: fx.Node) -> fx.Node:
-    """The value of `views`, which are taken from `memory`, when taken from `other` instead."""
+    """Returns the value of `views`, which are taken from `memory`, when taken from `other` instead."""
     made = {memory: other}
     for view in views:
         made[view] = other = rec.graph.node_copy(view, lambda n: made.get(n, n))

@@ -1,4 +1,4 @@
-"""The joint graph and the plan of its calls: what a caller must see beyond values, as plain data."""
+"""The joint graph and the plan of its calls: effects that a caller must see beyond values, as plain data."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class View:
     """A user output that is made by view operators at each call.
 
     Attributes:
-        of_input: the base is an input (else a program output).
+        of_input: whether the base is an input (else a program output).
         base: index of the base.
-        steps: the views to take, in order.
+        steps: the view operators to apply, in order.
         history: index of the program output whose autograd history it has instead of the base's, or None. Needed for a
             detached tensor into which a value that requires grad was then written.
-        after: further views to take; autograd forbids writes to these.
-        derived: set where the history is that of a `torch.autograd.Function` that returned memory of its argument or of
+        after: further view operators to apply; autograd forbids writes to their results.
+        derived: set if the history is that of a `torch.autograd.Function` that returned memory of its argument or of
             another result, without a write.
     """
 
@@ -85,8 +85,8 @@ class Mutation:
 
     Attributes:
         input: its index.
-        grad: the write is part of the differentiable computation, so the new value carries gradients.
-        counted: how many writes the input's version counter sees; writes through `.data` are not counted.
+        grad: whether the write is part of the differentiable computation, so that the new value carries gradients.
+        counted: number of writes that the input's version counter sees; writes through `.data` are not counted.
     """
 
     input: int
@@ -96,10 +96,10 @@ class Mutation:
 
 @dataclass(frozen=True)
 class SparseGradient:
-    """A gradient that eager gives as a sparse tensor: each call assembles it from two results of the program.
+    """A gradient that is a sparse tensor in eager: each call assembles it from two results of the program.
 
     Attributes:
-        indices, values: positions among the gradients: of the rows (1, n) and of what each receives (n, ...).
+        indices, values: positions, among the gradients, of the row indices (1, n) and of the rows' values (n, ...).
         size: shape of the whole gradient.
         but: the row whose entries are left out, or None.
     """
@@ -112,7 +112,9 @@ class SparseGradient:
 
 @dataclass(frozen=True)
 class SizeInput:
-    """Where a call finds the value of a symbol: dimension `dim` of input `input`, or the input, a number."""
+    """The location of a symbol's value in a call: dimension `dim` of input `input`, or, if `dim` is None, the input, a
+    number.
+    """
 
     symbol: Symbol
     input: int
@@ -120,7 +122,9 @@ class SizeInput:
 
 
 class InvalidHistory(NamedTuple):
-    """The error that a backward raises (None: the history leads to no primal); the primals that it leads to."""
+    """The error that a backward raises (None: the history leads to no primal), and the primals to which the history
+    leads.
+    """
 
     error: Exception | None
     origins: tuple[int, ...]
@@ -128,48 +132,50 @@ class InvalidHistory(NamedTuple):
 
 @dataclass
 class Joint:
-    """A functional graph of forward and backward, and what a caller needs to run it.
+    """A functional graph of forward and backward, and the information that a caller needs to run it.
 
-    Graph inputs: the primals, then `seeds`, then one tangent for each of `differentiable`, then one number
-    for each of `sizes`; forward and backward programs both take those numbers last.
-    Graph outputs: `num_outputs` program outputs, the new values of `mutations`, then the gradients that exist, then the
-    `num_found` numbers that the forward computes: those of `reads`, and results of checks that are not used. The
-    forward program returns these last, after what it saves; the backward takes the numbers of `reads` after `sizes`.
+    Graph inputs: the primals, then `seeds`, then one tangent for each of `differentiable`, then one number for each of
+    `sizes`; forward and backward programs both take those numbers last. Graph outputs: `num_outputs` program outputs,
+    the new values of `mutations`, then the gradients that exist, then the `num_found` numbers that the forward
+    computes: those of `reads`, and results of checks that are not used. The forward program returns these last, after
+    the saved values; the backward takes the numbers of `reads` after `sizes`.
 
     Attributes:
         module: the graph. The output node's meta holds the TensorMeta that eager would give each output.
-        num_primals: inputs of the traced function.
-        num_outputs: program outputs (fresh user outputs and bases of views).
-        mutations: in the order of the values in the graph's outputs.
+        num_primals: number of inputs of the traced function.
+        num_outputs: number of program outputs (fresh user outputs and bases of views).
+        mutations: written inputs, in the order of their values in the graph's outputs.
         touched: other inputs whose version counter sees a write, to the same memory or of the same values; once for
             each write.
-        outputs: how each user output is made.
+        outputs: for each user output, the plan by which it is made.
         differentiable: positions among program outputs and mutated values that have a tangent.
-        gradients: for each primal the position of its gradient among the gradients, how it is made of two, or None.
-        seeds: devices on which the graph draws random numbers; each has an input that they are drawn from.
+        gradients: for each primal, the position of its gradient among the gradients, the form in which it is made of
+            two, or None.
+        seeds: devices on which the graph draws random numbers; each has an input with the seed.
         autocast: device types whose autocast was enabled during the trace, as it is at each call.
-        sizes: the symbols that the graph's sizes consist of; their `input` is a position among the call's inputs.
-        numbers: positions among the call's inputs that hold numbers, with the name of a floating-point one; they are
-            no primals.
+        sizes: the symbols of which the graph's sizes consist; their `input` is a position among the call's inputs.
+        numbers: positions among the call's inputs that are numbers, with the name of a floating-point one; they are not
+            primals.
         reals: floating-point numbers that each call computes; tensors of them are the last primals.
         reads: the symbols whose values only the forward program computes.
-        num_found: how many numbers the forward program returns last.
-        states: what backward methods of the program's own functions have read.
-        metas: the value of `output_metas` where the graph's metadata is symbolic and this plan is for given sizes.
-        asked_for: leaves whose gradients have one layout in eager where `torch.autograd.grad` returns them
-            and another where they are accumulated; with the first of the two.
-        invalid_histories: program outputs and, counted on from them, mutations (their `grad` is false) that have a
-            history and no gradients, with the error that eager raises in backward: a value that their history needs was
-            overwritten, or the history begins inside the program.
-        flow: which gradients exist when the gradients of some of several results are absent.
+        num_found: number of numbers that the forward program returns last.
+        states: mutable state that backward methods of the program's own functions have read.
+        metas: the value of `output_metas` if the graph's metadata is symbolic and this plan is for given sizes.
+        asked_for: leaves whose gradients have one layout in eager if `torch.autograd.grad` returns them and another if
+            they are accumulated, each with the first of the two.
+        invalid_histories: program outputs and, with positions after these, mutations (their `grad` is false) that have
+            a history and no gradients, with the error that eager raises in backward: a value that their history needs
+            was overwritten, or the history begins inside the program.
+        flow: the gradients that exist when the gradients of some of several results are absent.
         reached: for each primal with a gradient, the conditions of `flow` under which that gradient exists.
-        idle: primals that require grad and have no gradient, whatever result is used.
-        cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
+        idle: primals that require grad and have no gradient for any used result.
+        cloned: primals of which the program makes a `clone()`: the caller may write to them before the backward.
         unsaved: primals that eager's autograd graph does not save and that are not parameters of a module: the backward
             must not read their memory, which may have been overwritten.
         unsaved_outputs: likewise, program outputs that eager's autograd graph does not save.
-        saved_itself: primals that eager saves as tensors, so that its backward reads what `x.data = y` assigns. Of
-            others it saves a view at most (the transposed weight of `linear`), and reads the original memory.
+        saved_itself: primals that eager saves directly, so that its backward reads the memory that `x.data = y`
+            assigns. Of others it saves at most a view (the transposed weight of `linear`), and reads the original
+            memory.
         saved_both: the primals of `saved_itself` of which eager also saves a view, of the original memory.
     """
 
@@ -209,25 +215,27 @@ class Joint:
 
     @property
     def num_forward(self) -> int:
-        """Graph outputs that the forward program makes for the caller."""
+        """Number of graph outputs that the forward program makes for the caller."""
         return self.num_outputs + len(self.mutations)
 
     @property
     def output_metas(self) -> tuple[TensorMeta, ...]:
-        """Metadata of the graph's outputs as eager would return them; of tensors only."""
+        """Metadata of those graph outputs that are tensors, as eager would return them."""
         if self.metas is not None:
             return self.metas
         metas = self.module.graph.output_node().meta["val"]
         return metas[: len(metas) - self.num_found]
 
     def tangent_meta(self, output: int) -> TensorMeta:
-        """Metadata of the gradient of an output, as the backward takes it."""
+        """Returns the metadata of the gradient of an output, in the form that the backward takes."""
         return without_gaps(self.output_metas[output])
 
     def updates(self) -> dict[int, str]:
-        """Outputs of the forward that are only the new value of an input, and may be computed in that input's memory.
+        """Returns the outputs of the forward that are only the new value of an input, and may be computed in that
+        input's memory.
 
-        Empty where a number that the graph computes may end the call with an error: inputs must then be unchanged.
+        The result is empty if a number that the graph computes may end the call with an error, because inputs must then
+        be unchanged.
         """
         if self.num_found:
             return {}
@@ -235,13 +243,15 @@ class Joint:
         return {self.num_outputs + k: names[m.input] for k, m in enumerate(self.mutations) if not m.grad}
 
     def split_results(self, results: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """`results`, one for each output of the graph, split into those of the forward, gradients, found numbers."""
+        """Returns `results`, one for each output of the graph, split into those of the forward, gradients, found
+        numbers.
+        """
         end = len(results) - self.num_found
         return results[: self.num_forward], results[self.num_forward : end], results[end:]
 
 
 def unreached(joint: Joint, unused: Collection[int]) -> frozenset[int]:
-    """The primals whose gradient depends only on tangents that are absent.
+    """Returns the primals whose gradient depends only on tangents that are absent.
 
     Args:
         unused: positions in `joint.differentiable`.

@@ -1,4 +1,4 @@
-"""Which results give gradients to which inputs, as autograd sees it: also where the gradient is a constant."""
+"""Finds the results that give gradients to each input, according to autograd: also if the gradient is a constant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 
 
 def heads_of(heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor]) -> dict[int, frozenset[int]]:
-    """For each leaf (by its key in `leaves`), the positions of the heads that give it a gradient, possibly of zeros.
+    """Returns for each leaf (by its key in `leaves`) the positions of the heads that give it a gradient, possibly of
+    zeros.
 
     A built-in autograd node returns gradients only if it receives one. The node of a `torch.autograd.Function` returns
     gradients whenever the engine reaches it, because the engine passes zeros for absent gradients.
@@ -36,7 +37,7 @@ def heads_of(heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor]) 
 
 
 def in_order(heads: Sequence[torch.Tensor]) -> dict[Any, Sequence[tuple[Any, int]]]:
-    """The autograd nodes reachable from the heads, in topological order, each with its `next_functions`."""
+    """Returns the autograd nodes reachable from the heads, in topological order, each with its `next_functions`."""
     edges: dict[Any, Sequence[tuple[Any, int]]] = {}
     order: list[Any] = []
     for head in heads:
@@ -53,7 +54,7 @@ def in_order(heads: Sequence[torch.Tensor]) -> dict[Any, Sequence[tuple[Any, int
 
 
 def function_of(node: Any) -> type | None:
-    """The user's `torch.autograd.Function` that created this autograd node; None for other nodes."""
+    """Returns the user's `torch.autograd.Function` that created this autograd node; None for other nodes."""
     function: type | None = getattr(type(node), "_forward_cls", None)
     return None if getattr(function, "like_operator", False) else function
 
@@ -66,7 +67,7 @@ def comes_through_function(out: torch.Tensor, base: torch.Tensor, steps: int) ->
     """
     node, output_nr, end = out.grad_fn, out.output_nr, base.grad_fn
     for _ in range(steps):
-        if node is not None and node is end:  # two results of one function, or views of them
+        if node is not None and node is end:  # both are results of one function, or views of them
             return hasattr(type(node), "_forward_cls") and output_nr != base.output_nr
         if node is None or "Copy" in node.name():  # written in place: the history is that of the written value
             return False

@@ -29,9 +29,9 @@ class JointReads:
     """The numbers of one joint trace (`graph.trace.unbacked.Numbers`).
 
     Attributes:
-        running: origin of the torch-level node that is being traced, None outside of one.
-        floats: key of a floating-point number -> its node.
-        nodes: symbol -> its node, in order of creation.
+        running: origin of the torch-level node that is being traced; None outside of a node.
+        floats: node of each floating-point number, by key.
+        nodes: node of each symbol, in order of creation.
         checks: nodes that compute nothing and may raise.
     """
 
@@ -44,11 +44,13 @@ class JointReads:
         self.checks: list[fx.Node] = []
 
     def identity(self, tensor: TraceTensor) -> Hashable:
-        """The identity of a value: its node, since values of a functional graph never change."""
+        """Returns the identity of a value: its node, since values of a functional graph never change."""
         return self.recorder.value(tensor.storage_view)
 
     def origin(self) -> Origin:
-        """The origin of a number read now: where capture can break the graph to avoid the read."""
+        """Returns the origin of a number that is read now: the point where capture can break the graph to avoid the
+        read.
+        """
         return self.running or Origin(0, "a part of the program that capture did not see")
 
     def read(self, number: Size | Real, tensor: TraceTensor) -> None:
@@ -67,7 +69,7 @@ class JointReads:
         self._add(number, aten.sym_size.int, (self.recorder.value(tensor.storage_view), dim))
 
     def float_node(self, number: Any) -> Any:
-        """The 0-d float64 tensor of a number: a constant, a size, or a number that comes from tensors."""
+        """Returns the 0-d float64 tensor of a number: a constant, a size, or a number that comes from tensors."""
         if isinstance(number, (int, float, Size)):
             return self.recorder.emit(aten.full.default, [], number, dtype=torch.float64)
         if not is_unbacked(number):
@@ -90,7 +92,7 @@ class JointReads:
 
     @contextmanager
     def checking(self) -> Iterator[None]:
-        """Within this context, assumptions about numbers become checks in the graph."""
+        """A context in which assumptions about numbers become checks in the graph."""
         before, self.owner.expects = self.owner.expects, self.expect
         try:
             yield

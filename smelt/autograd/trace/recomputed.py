@@ -19,8 +19,9 @@ class Recomputed:
 
     Args:
         nodes: the nodes of the forward, in order.
-        late: input -> the node of its value when the backward runs.
-        append_like: `append_like(node, replace)` appends a copy of `node` with each operand replaced by `replace`.
+        late: for each input, the node of its value when the backward runs.
+        append_like: function; `append_like(node, replace)` appends a copy of `node` with each operand replaced by
+            `replace`.
 
     The random numbers of a call are not drawn again: the backward uses those of the forward.
     """
@@ -45,7 +46,7 @@ class Recomputed:
         return bool(self._stale)
 
     def of(self, node: fx.Node) -> fx.Node:
-        """The node of the call's second run that corresponds to `node`, created when it is first read."""
+        """Returns the node of the call's second run that corresponds to `node`; it is created when it is first read."""
         if node not in self._stale:
             return node
         stack = [node]

@@ -1,4 +1,4 @@
-"""The random numbers of a call, and how they are reproduced when second derivatives rerun the program.
+"""The random numbers of a call, and their reproduction when second derivatives rerun the program.
 
 Random numbers are a function of one seed per device and the operator's position in the program. Under `eager_rng`, and
 for operators that PyTorch itself runs, they come from PyTorch's generators instead. A call that may be differentiated
@@ -33,7 +33,7 @@ class Beginning:
 
 
 def drawing_devices(graph: fx.Graph) -> tuple[torch.device, ...]:
-    """The devices on which the graph draws random numbers, in order of first use."""
+    """Returns the devices on which the graph draws random numbers, in order of first use."""
     return tuple(dict.fromkeys(device for node in graph.nodes for device in _drawn_on(node)))
 
 
@@ -46,13 +46,15 @@ def _drawn_on(node: fx.Node) -> tuple[torch.device, ...]:
 
 
 def seeded_devices(graph: fx.Graph) -> tuple[torch.device, ...]:
-    """The devices whose random numbers come from seeds. A graph on a GPU takes CPU numbers from PyTorch's generator."""
+    """Returns the devices whose random numbers come from seeds. A graph on a GPU takes CPU numbers from PyTorch's
+    generator.
+    """
     found = drawing_devices(graph)
     return tuple(device for device in found if device.type != "cpu") if is_mixed(graph) else found
 
 
 def generator_devices(joint: Joint) -> tuple[torch.device, ...]:
-    """The devices whose PyTorch generators the graph uses, as eager does."""
+    """Returns the devices whose PyTorch generators the graph uses, as eager does."""
     nodes = joint.module.graph.nodes
     found = ((node, device) for node in nodes for device in _drawn_on(node))
     return tuple(dict.fromkeys(d for node, d in found if d not in joint.seeds or node.target not in FROM_SEEDS))
@@ -64,7 +66,8 @@ def draws(joint: Joint) -> bool:
 
 
 def seed(device: torch.device) -> torch.Tensor:
-    """The seed of a call: drawn from the device's generator, or that of the earlier call that `with_seeds` repeats.
+    """Returns the seed of a call: drawn from the device's generator, or that of the earlier call that `with_seeds`
+    repeats.
 
     It is a 0-d int64 tensor on the device: it needs no synchronization, and is an ordinary input of a CUDA graph.
     """
@@ -74,13 +77,13 @@ def seed(device: torch.device) -> torch.Tensor:
 
 
 def beginning(joint: Joint, generators: Sequence[torch.device]) -> Beginning:
-    """The RNG state for the next call, seeds drawn; `generators`: the result of `generator_devices`."""
+    """Returns the RNG state for the next call, with drawn seeds; `generators`: the result of `generator_devices`."""
     return Beginning({d: seed(d) for d in joint.seeds}, {d: _state(d) for d in generators})
 
 
 @contextmanager
 def with_seeds(begin: Beginning) -> Iterator[None]:
-    """Within this context, calls use the seeds of `begin` instead of new ones."""
+    """A context in which calls use the seeds of `begin` instead of new ones."""
     before = getattr(_replayed, "seeds", {})
     _replayed.seeds = begin.seeds
     try:
@@ -91,7 +94,7 @@ def with_seeds(begin: Beginning) -> Iterator[None]:
 
 @contextmanager
 def from_beginning(begin: Beginning | None) -> Iterator[None]:
-    """Within this context, calls draw the same random numbers as from `begin`; generators are restored afterwards."""
+    """A context in which calls draw the same random numbers as from `begin`; generators are restored afterwards."""
     if begin is None:
         yield
         return

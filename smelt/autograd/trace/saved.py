@@ -1,8 +1,8 @@
-"""What eager's autograd graph saves of a traced program: read from the engine's own nodes after the forward.
+"""Finds the tensors that eager's autograd graph saves of a traced program, from the engine's nodes after the forward.
 
 The caller may write to an input or a result before the backward. If eager saved that tensor, the write is an error or
-changes the gradients; if not, it has no effect on them. So a compiled backward reads an input or a result itself only
-where eager saves it, and otherwise reads a separate value.
+changes the gradients; if not, it has no effect on them. So a compiled backward reads an input or a result directly only
+if eager saves it, and otherwise reads a separate value.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from smelt.graph.trace.trace import Storage, StorageView, TraceTensor
 from smelt.shapes.size import hint
 
 MAX_EXTRA_COPY_BYTES = 1 << 16
-"""Largest size, in bytes, of a value that may be copied although eager does not copy it."""
+"""Maximum size, in bytes, of a value that may be copied although eager does not copy it."""
 
 
 def saved_views(heads: Iterable[torch.Tensor]) -> Iterator[StorageView]:
-    """The storage views of the tensors saved in the autograd history of `heads`, except tensors overwritten since."""
+    """Yields the storage views of the tensors saved in the autograd history of `heads`, except tensors overwritten
+    since.
+    """
     for node in history(heads):
         for value in saved_by(node):
             for one in value if isinstance(value, (list, tuple)) else (value,):
@@ -36,12 +38,12 @@ def saved_views(heads: Iterable[torch.Tensor]) -> Iterator[StorageView]:
 
 
 class Reads(NamedTuple):
-    """An input that the backward reads, and how eager saves it.
+    """An input that the backward reads, and the forms in which eager saves it.
 
     Attributes:
         one: the input.
         example: the example tensor of the input.
-        itself: eager saves this tensor object, or a `checkpoint` call reads it in its second run.
+        itself: whether eager saves this tensor object, or a `checkpoint` call reads it in its second run.
         views: the views of the input that eager saves, except those that a `checkpoint` call recreates.
     """
 
@@ -102,10 +104,10 @@ def _seen_in(rec: GraphRecorder, memory: fx.Node, view: StorageView, ends: Conta
 def results_as_saved(
     rec: GraphRecorder, program: Sequence[TraceTensor], saved: Container[Storage], inputs: Container[Storage]
 ) -> None:
-    """Does what `read_as_saved` does, for results whose memory eager saves, whether they cover that memory or are a
-    view of it.
+    """Give results whose memory eager saves a second node, as `read_as_saved` does for inputs, whether they cover that
+    memory or are a view of it.
 
-    Results in the memory of an input are left out. The value of a result may still be an input's, since copies are not
+    Results in the memory of an input are excluded. The value of a result may still be an input's, since copies are not
     recorded in the graph.
     """
     for i, out in enumerate(program):

@@ -1,6 +1,6 @@
 """Operands that are numbers given at each call (learning rates, step counts): passed as 0-d tensors.
 
-Where an operator cannot take a tensor, the number is specialized to its example value, and a guard checks it.
+If an operator cannot take a tensor, the number is specialized to its example value, and a guard checks it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Numbers(Protocol):
     """The recorder's methods that this module uses."""
 
     def number(self, real: Real) -> fx.Node:
-        """A 0-d float64 tensor that has the number's value at each call."""
+        """Returns a 0-d float64 tensor that has the number's value at each call."""
 
     def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
         """Append the call of `op` to the graph; returns its node."""
@@ -33,16 +33,17 @@ class Numbers(Protocol):
 
 def has_real(values: Iterable[Any]) -> bool:
     """Whether one of the values, or an item of a list or tuple among them, is a number given at each call (`Real`)."""
-    for value in values:  # half the time of `any`: each new node asks this
+    for value in values:  # takes half the time of `any`, which matters because it runs for each new node
         if type(value) is Real or (isinstance(value, (list, tuple)) and Real in map(type, value)):
             return True
     return False
 
 
 def with_numbers(rec: Numbers, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: Any) -> Call:
-    """The call with 0-d tensors in place of numbers given at each call; where impossible, the example's number.
+    """Returns the call with 0-d tensors in place of numbers given at each call; if that is impossible, the example's
+    number.
 
-    Type promotion is that of numbers: `float16 * number` is float16, `int64 * number` has the default dtype.
+    Types are promoted as for numbers: `float16 * number` is float16, `int64 * number` has the default dtype.
     """
     if "alpha" in kwargs and type(kwargs["alpha"]) is not Real and kwargs["alpha"] == 1:
         kwargs = {k: v for k, v in kwargs.items() if k != "alpha"}
@@ -88,7 +89,7 @@ def _as_tensors(rec: Numbers, args: tuple[Any, ...]) -> list[Any]:
 
 
 def _wide(rec: Numbers, arg: Any) -> Any:
-    """A 16-bit operand, or the number beside it, as float32, in which eager computes."""
+    """Returns a 16-bit operand, or the number beside it, as float32, in which eager computes."""
     if type(arg) is Real:
         arg = rec.number(arg)
     return rec.emit(aten._to_copy.default, arg, dtype=torch.float32) if isinstance(arg, fx.Node) else arg
@@ -113,7 +114,7 @@ _TENSOR_FORMS: dict[OpOverload, tuple[OpOverload, bool]] = {
     aten.rsub.Scalar: (aten.sub.Tensor, True),
     aten.pow.Tensor_Scalar: (aten.pow.Tensor_Tensor, False),
 }
-"""Operators with a number operand -> the overload that takes a tensor, and whether its operands are swapped."""
+"""For each operator with a number operand, the overload that takes a tensor, and whether its operands are swapped."""
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -168,4 +169,4 @@ _FORMS: dict[OpOverload, tuple[str, ...]] = {
     },
     aten._foreach_lerp.Scalar: ("weight",),
 }
-"""Operator -> the number parameters for which its decomposition accepts a 0-d tensor."""
+"""For each operator, the number parameters for which its decomposition accepts a 0-d tensor."""

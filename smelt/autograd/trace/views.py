@@ -1,4 +1,4 @@
-"""View operators on values: how a view's value is read from its parent's, and how a write to it changes the parent's.
+"""View operators on values: reads a view's value from its parent's, and writes a view's new value into the parent's.
 
 Functional graphs have no memory, so both directions are expressions: `select` and `select_scatter`, `permute` and its
 inverse. A small set of operators is emitted (view, permute, expand, select, slice, diagonal, view.dtype), so that later
@@ -34,31 +34,32 @@ Write = Callable[[Emit, fx.Node, fx.Node, StorageView], fx.Node]
 
 
 WRITTEN_VIEWS = frozenset({aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default})
-"""The operators that express a write to a view of a tensor. Their results have no gaps, in whatever graph they are."""
+"""Operators that express a write to a view of a tensor. Their results have no gaps, in any graph."""
 
 
 def read_view(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
-    """The value at `view`, given the value of its parent view."""
+    """Returns the value at `view`, given the value of its parent view."""
     assert view.step is not None
     rule = _RULES.get(view.step.op)
     return rule[0](emit, parent, view) if rule else _read_strided(emit, parent, view)
 
 
 def write_view(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
-    """The parent's new value after `value` was written to its view at `view`."""
+    """Returns the parent's new value after `value` was written to its view at `view`."""
     assert view.step is not None
     rule = _RULES.get(view.step.op)
     return rule[1](emit, parent, value, view) if rule else _write_strided(emit, parent, value, view)
 
 
 def write_memory(emit: Emit, root: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
-    """The root's new value after `value` was written to `view`, by positions in memory.
+    """Returns the root's new value after `value` was written to `view`, by positions in memory.
 
-    For views at or below one whose elements overlap (`expand`, `unfold`): single steps would leave stale duplicates.
+    This is used for views at or below one whose elements overlap (`expand`, `unfold`), where single steps would leave
+    stale duplicates.
     """
     base = view.storage.root
     assert base is not None
-    if view.negative != base.negative:  # the memory does not hold the values
+    if view.negative != base.negative:  # the memory does not contain the values, but their negatives
         value = emit(aten.neg.default, value)
     if view.conjugate != base.conjugate:
         value = emit(aten._conj_physical.default, value)
@@ -71,7 +72,7 @@ def _val(view: StorageView | None) -> TensorMeta:
 
 
 def _arguments(step: Step | None) -> list[Any]:
-    """All arguments of the step after the parent, by position, defaults filled in."""
+    """Returns all arguments of the step after the parent, by position, defaults included."""
     assert step is not None
     parameters = schema_of(step.op).arguments[1:]
     given = list(step.args)
@@ -110,10 +111,10 @@ def _write_dtype(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView)
 
 
 def _of_rows(emit: Emit, op: OpOverload, value: fx.Node, *args: Any) -> fx.Node:
-    """A view operator that requires contiguous elements, applied to a contiguous copy if the value is not contiguous.
+    """Apply a view operator that requires contiguous elements, to a contiguous copy if the value is not contiguous.
 
-    In eager they are contiguous. The value's strides may differ from eager's, since `contiguous` and `clone` are not
-    recorded and a written value keeps its own strides.
+    In eager the elements are contiguous. The value's strides may differ from eager's, since `contiguous` and `clone`
+    are not recorded and a written value keeps its own strides.
     """
     try:
         return emit(op, value, *args)
@@ -122,7 +123,7 @@ def _of_rows(emit: Emit, op: OpOverload, value: fx.Node, *args: Any) -> fx.Node:
 
 
 def _paired(read: OpOverload, write: OpOverload) -> tuple[Read, Write]:
-    """A view operator without arguments whose inverse is another operator."""
+    """Returns the functions for a view operator without arguments whose inverse is another operator."""
     return (
         lambda emit, parent, view: _of_rows(emit, read, parent),
         lambda emit, parent, value, view: _of_rows(emit, write, value),
@@ -133,7 +134,7 @@ def _paired(read: OpOverload, write: OpOverload) -> tuple[Read, Write]:
 
 
 def _order(view: StorageView) -> list[int]:
-    """The permutation that a transposing step makes."""
+    """Returns the permutation of a transposing step."""
     assert view.step is not None
     ndim = _val(view.parent).ndim
     if view.step.op is aten.permute.default:
@@ -165,7 +166,7 @@ def _write_expand(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView
 
 
 def _select(view: StorageView) -> tuple[int, int]:
-    """(dim, index) of a `select` step, or of the step to one result of `unbind`."""
+    """Returns (dim, index) of a `select` step, or of the step to one result of `unbind`."""
     step = view.step
     assert step is not None
     arguments = _arguments(step)
@@ -183,7 +184,7 @@ def _write_select(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView
 
 
 def _slice(view: StorageView) -> tuple[int, int, int, int]:
-    """(dim, start, end, step) of a `slice` step, or of the step to one result of `split`."""
+    """Returns (dim, start, end, step) of a `slice` step, or of the step to one result of `split`."""
     step = view.step
     assert step is not None
     arguments = _arguments(step)
@@ -203,7 +204,7 @@ def _slice(view: StorageView) -> tuple[int, int, int, int]:
 
 
 def _within(start: int | None, size: int) -> int:
-    """The start of a slice in a dimension, normalized by Python's rules."""
+    """Returns the start of a slice in a dimension, normalized by Python's rules."""
     if start is None or same(start, 0):
         return 0
     if start < 0:
@@ -241,7 +242,7 @@ def _write_unfold(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView
 
 
 def _target(view: StorageView, base: StorageView) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Shape, strides and offset of `view`, the offset relative to the first element of `base`."""
+    """Returns shape, strides and offset of `view`, the offset relative to the first element of `base`."""
     val, own = _val(view), _val(base)
     if val.dtype.itemsize == own.dtype.itemsize:
         return val.shape, val.stride, view.layout.offset - base.layout.offset
@@ -250,9 +251,9 @@ def _target(view: StorageView, base: StorageView) -> tuple[tuple[int, ...], tupl
 
 
 def _to_memory(emit: Emit, node: fx.Node, view: StorageView, base: StorageView) -> fx.Node:
-    """The elements of `base` (with value `node`) in memory order, as one dimension; zeros where it has gaps.
+    """Returns the elements of `base` (with value `node`) in memory order, as one dimension; zeros in its gaps.
 
-    In the type of `view`: an operator of a user's library may show the memory as another one.
+    The result has the dtype of `view`: an operator of a user's library may reinterpret the memory as another dtype.
     """
     val = _val(base)
     shape, stride, offset = _target(view, base)
@@ -289,7 +290,7 @@ def _read_strided(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
 def read_strided(
     emit: Emit, flat: fx.Node, count: int, shape: Sequence[int], stride: Sequence[int], offset: int
 ) -> fx.Node:
-    """`as_strided` of one-dimensional `flat` (`count` elements) by slices where possible, else by indices."""
+    """Returns `as_strided` of one-dimensional `flat` (`count` elements), by slices if possible, else by indices."""
     blocks = _blocks(count, shape, stride, offset)
     if blocks is None:
         return emit(aten.index.Tensor, flat, [_positions(emit, flat, shape, stride, offset)])
@@ -297,7 +298,7 @@ def read_strided(
     out = emit(aten.view.default, flat, sizes)
     for dim, (start, length) in enumerate(windows):
         out = emit(aten.slice.Tensor, out, dim, start, start + length, 1)
-    # dimensions that no stride names (sizes 1, stride 0 and the block's rest) are put back by view and expand
+    # dimensions that no stride describes (sizes 1, stride 0 and the block's rest) are restored by view and expand
     moving = [d for d in range(len(shape)) if not same(shape[d], 1) and not same(stride[d], 0)]
     out = emit(aten.view.default, out, [length for _, length in windows[: len(order)]])
     out = emit(aten.permute.default, out, [order.index(d) for d in moving])
@@ -308,9 +309,10 @@ def read_strided(
 def _blocks(
     count: int, shape: Sequence[int], stride: Sequence[int], offset: int
 ) -> tuple[list[int], list[tuple[int, int]], list[int]] | None:
-    """Block sizes, a (start, length) window in each, and the tensor dimension that each block is (outermost first).
+    """Returns block sizes, a (start, length) window in each, and the tensor dimension that each block is (outermost
+    first).
 
-    Works where each stride divides the next larger one, no dimension crosses into its neighbour's block, and the
+    This works if each stride divides the next larger one, no dimension crosses into its neighbour's block, and the
     largest block divides `count`.
     """
     moving = [d for d in range(len(shape)) if not same(shape[d], 1) and not same(stride[d], 0)]
@@ -332,7 +334,7 @@ def _blocks(
 
 
 def _positions(emit: Emit, flat: fx.Node, shape: Sequence[int], stride: Sequence[int], offset: int) -> fx.Node:
-    """int64 positions in memory of every element of a strided view; shape `shape`."""
+    """Returns the int64 positions in memory of every element of a strided view, in shape `shape`."""
     device = flat.meta["val"].device
     total = emit(aten.full.default, [], offset, dtype=torch.int64, device=device)
     for d, (size, step) in enumerate(zip(shape, stride, strict=True)):
@@ -348,7 +350,7 @@ def _write_strided(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageVie
 
 
 def _write_positions(emit: Emit, node: fx.Node, value: fx.Node, view: StorageView, base: StorageView) -> fx.Node:
-    """The new value of `base` (now `node`) after `value` was written to `view`."""
+    """Returns the new value of `base` (now `node`) after `value` was written to `view`."""
     flat = _to_memory(emit, node, view, base)
     positions = _positions(emit, flat, *_target(view, base))
     return _from_memory(emit, emit(aten.index_put.default, flat, [positions], value), _val(base))
@@ -387,4 +389,6 @@ _RULES: dict[OpOverload, tuple[Read, Write]] = {
     aten.diagonal.default: (_read_diagonal, _write_diagonal),
     aten.unfold.default: (_read_plain, _write_unfold),
 }
-"""View operator -> the functions that read and write through it. Other views are read and written by their strides."""
+"""For each view operator, the functions that read and write through it. Other views are read and written by their
+strides.
+"""

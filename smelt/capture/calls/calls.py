@@ -192,10 +192,12 @@ def start_generator(vm: Interpreter, frame: Frame) -> TracedGenerator:
 
 
 def defaults_of(vm: Interpreter, fn: types.FunctionType) -> tuple[tuple[object, ...] | None, dict[str, object] | None]:
-    """(defaults of positional arguments, defaults of keyword arguments) of an inlined function, with guards on them.
+    """Returns (defaults of positional arguments, defaults of keyword arguments) of an inlined function, with guards on
+    them.
 
-    A function that is guarded by identity keeps its default objects. A function that is an argument may be made anew
-    for each call: guards then require the same code and equal defaults.
+    A function that is reached through globals or attributes is guarded by identity, and so are its code and its
+    defaults, which a program may replace. A function that is an argument may be made anew for each call: guards then
+    require the same code and equal defaults.
     """
     known = vm.python.defaults.get(id(fn))
     if known is not None:

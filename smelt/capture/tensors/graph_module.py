@@ -1,7 +1,7 @@
 """The captured graph as a module: a torch.fx.GraphModule whose Python code is generated only when it is first needed.
 
-Differentiation walks the nodes, so most captured graphs never become code; fx would generate it at once (15 ms for
-BERT-base).
+The joint trace runs the graph node by node, so most captured graphs never need code; fx would generate it immediately
+(15 ms for BERT-base).
 """
 
 from __future__ import annotations
