@@ -1,8 +1,8 @@
 """Used by bench and tests: lets torchvision's Python modules, which timm and transformers import, load with any torch.
 
-torchvision registers fake kernels for two of its compiled operators when it is imported. Where its
-binary part does not match the installed torch (a CPU-only torch with the registry's CUDA build), the
-operators do not exist and the import fails. Defining their schemas first is enough.
+torchvision registers fake kernels for two of its compiled operators when it is imported. If its compiled library does
+not match the installed torch (a CPU-only torch with the registry's CUDA build), the operators do not exist and the
+import fails. It succeeds if their schemas are defined first.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ class Verdict:
     """`ok`, the worst tensor, and its error as a multiple of eager's own error (accepted up to FACTOR).
 
     `noise` is eager's relative error over all gradients: a smaller error cannot be distinguished from rounding.
-    `reference` is the dtype that the reference was computed in. `dropout` says how random numbers were made equal.
+    `reference` is the dtype in which the reference was computed. `dropout` is the treatment of dropout, as in
+    `results.Row`.
     """
 
     ok: bool

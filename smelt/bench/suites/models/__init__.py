@@ -1,1 +1,1 @@
-"""Own models of the benchmark suites: one small module each, written from its paper."""
+"""Models of the benchmark suites that have no package: one small module for each, written from its paper."""

@@ -1,10 +1,10 @@
 """The Transformer (Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser, Polosukhin:
 "Attention Is All You Need", 2017) for translation.
 
-Kept from the implementation that benchmarks it: normalisation after the residual sum, which is added in place to the
-output of a dropout; projections without biases; three separate tables (source, target, output); logits flattened to
-(batch * length, vocabulary). Masks are made from the ids in forward and fill scores with -1e9, so a row whose keys
-are all padding becomes uniform instead of NaN.
+As in the implementation of the public benchmark, the normalisation follows the residual sum, which is added in place to
+the output of a dropout; projections have no biases; source, target and output have separate tables; and logits are
+flattened to (batch * length, vocabulary). Forward makes masks from the ids and fills masked scores with -1e9, so that a
+row whose keys are all padding becomes uniform instead of NaN.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ PADDING = 1
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Sines and cosines of positions, shape (1, length, width) (section 3.5)."""
+    """Returns sines and cosines of positions, of shape (1, length, width) (section 3.5)."""
     angles = torch.arange(length).unsqueeze(1) * torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
     return torch.stack((angles.sin(), angles.cos()), dim=-1).reshape(1, length, width)
 
 
 def padding_mask(ids: Tensor) -> Tensor:
-    """(batch, length) to (batch, 1, length): true where a key may be seen."""
+    """Returns a mask (batch, 1, length) for ids (batch, length), which is true for keys other than padding."""
     return (ids != PADDING).unsqueeze(-2)
 
 
 def causal_mask(ids: Tensor) -> Tensor:
-    """(1, length, length): true where the key is not later than the query."""
+    """Returns a mask (1, length, length), which is true if the key is not later than the query."""
     length = ids.size(1)
     return (1 - torch.triu(torch.ones((1, length, length), device=ids.device), diagonal=1)).bool()
 
 
 class Attention(nn.Module):
-    """Multi-head attention with its residual sum and normalisation; mask is (batch, 1 or queries, keys)."""
+    """Multi-head attention with a residual sum and normalisation; the mask is (batch, 1 or queries, keys)."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Attention(nn.Module):
         self.norm = nn.LayerNorm(width, eps=1e-6)
 
     def split(self, x: Tensor) -> Tensor:
-        """(batch, length, width) to (batch, heads, length, width / heads)."""
+        """Reshape (batch, length, width) to (batch, heads, length, width / heads)."""
         return x.view(x.size(0), x.size(1), self.heads, -1).transpose(1, 2)
 
     def forward(self, queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a ReLU between them, their residual sum and normalisation."""
+    """Two linear layers with a ReLU between them, followed by a residual sum and normalisation."""
 
     def __init__(self, width: int, inner: int, dropout: float) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class DecoderLayer(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Ids (batch, length) to normalised vectors that know their position."""
+    """Embeds ids (batch, length) as normalised vectors that include their positions."""
 
     positions: Tensor
 
@@ -126,7 +126,7 @@ class Embedding(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Source and target ids, both (batch, length), to logits (batch * target length, vocabulary)."""
+    """Computes logits (batch * target length, vocabulary) of source and target ids, both (batch, length)."""
 
     def __init__(
         self, vocabulary: int, width: int, inner: int, layers: int, heads: int, longest: int, dropout: float
@@ -157,5 +157,5 @@ class Transformer(nn.Module):
 def build(
     vocabulary: int, width: int, inner: int, layers: int, heads: int, longest: int = 200, dropout: float = 0.1
 ) -> nn.Module:
-    """A Transformer of the given vocabulary and widths, random weights."""
+    """Build a Transformer of the given vocabulary and widths, with random weights."""
     return Transformer(vocabulary, width, inner, layers, heads, longest, dropout)

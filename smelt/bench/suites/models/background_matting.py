@@ -1,9 +1,8 @@
 """Background Matting (Sengupta, Jayaram, Curless, Seitz, Kemelmacher-Shlizerman: The World is Your Green Screen, 2020).
 
-Kept from the original, as a compiler has to get them right:
-the motion frames are encoded although nothing reads the result, because the block that should combine them is
-given the background's features instead. Their encoder's parameters therefore get no gradient, but its batch
-norms still change their buffers: the dead computation may be dropped, its side effect may not.
+As in the original, the motion frames are encoded although nothing reads the result: the block that should combine them
+gets the background's features instead. Therefore the parameters of their encoder get no gradient, but its batch norms
+still change their buffers. A compiler may drop this dead computation, but not its side effect.
 """
 
 from __future__ import annotations
@@ -33,11 +32,12 @@ class Residual(nn.Module):
 
 
 class MattingNetwork(nn.Module):
-    """Context switching network: from a photo, its background, a mask and motion to a matte and a foreground.
+    """The context switching network, which computes a matte and a foreground from a photo, its background, a mask and
+    motion.
 
-    In: image and background (batch, 3, h, w), soft segmentation (batch, 1, h, w), four grey motion frames
-    (batch, 4, h, w), h and w multiples of 4. Out: alpha (batch, 1, h, w) between -1 and 1 and foreground
-    (batch, 3, h, w).
+    The inputs are image and background (batch, 3, h, w), soft segmentation (batch, 1, h, w) and four grey motion frames
+    (batch, 4, h, w), with h and w multiples of 4. The outputs are alpha (batch, 1, h, w) between -1 and 1 and the
+    foreground (batch, 3, h, w).
     """
 
     def __init__(self, width: int, part: int, shared_blocks: int, own_blocks: int) -> None:
@@ -68,7 +68,7 @@ class MattingNetwork(nn.Module):
         image_coarse = self.encode_image_coarse(image_fine)
         with_background = torch.cat([image_coarse, self.encode_background(background)], dim=1)
         with_mask = torch.cat([image_coarse, self.encode_mask(mask)], dim=1)
-        self.encode_motion(motion)  # read by nothing, as in the original
+        self.encode_motion(motion)  # the result is unused, as in the original
         context = [
             self.combine_background(with_background),
             self.combine_mask(with_mask),
@@ -88,7 +88,9 @@ def convolution(
 
 
 def encoder(planes: int, width: int) -> tuple[nn.Sequential, nn.Sequential]:
-    """The two halves of an encoder: `planes` to twice `width` at half the size, then four times at a quarter."""
+    """Build the halves of an encoder: from `planes` to 2 * `width` channels at half the size, then 4 * `width` at a
+    quarter.
+    """
     enter = [nn.ReflectionPad2d(3), *convolution(planes, width, 7)]
     fine = nn.Sequential(*enter, *convolution(width, 2 * width, 3, stride=2, padding=1))
     return fine, nn.Sequential(*convolution(2 * width, 4 * width, 3, stride=2, padding=1))
@@ -99,7 +101,7 @@ def residuals(width: int, count: int) -> list[nn.Module]:
 
 
 def enlarge(before: int, after: int) -> list[nn.Module]:
-    """Twice the height and width, corners aligned, then a convolution."""
+    """Build layers that double height and width (with aligned corners), followed by a convolution."""
     up = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)
     return [up, *convolution(before, after, 3, padding=1)]
 

@@ -1,9 +1,10 @@
 """The trunk of BERT (Devlin, Chang, Lee, Toutanova: "BERT: Pre-training of Deep Bidirectional Transformers", 2019).
 
-Without heads: token ids and segment labels in, hidden states out. Kept from the implementation that benchmarks it:
-layers normalise first and divide by the standard deviation with Bessel's correction, so `nn.LayerNorm` kernels do not
-apply; masked scores become -1e9; attention is called through a TorchScript interface and finds its mask in an
-attribute which the block sets in every forward (a side effect that a compiler has to replay).
+It has no heads: it computes hidden states of token ids and segment labels. As in the implementation of the public
+    benchmark, layers normalise first and divide by the standard deviation with Bessel's correction, so that
+    `nn.LayerNorm` kernels cannot be used; masked scores become -1e9; attention is called through a TorchScript
+    interface and reads its mask from an attribute that the block sets in every forward (a side effect that a compiler
+    has to repeat).
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ CPU = {"vocabulary": 1000, "hidden": 64, "layers": 2, "heads": 4, "longest": 64}
 FULL = {"vocabulary": 20005, "hidden": 768, "layers": 12, "heads": 12, "longest": 512}
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript is; models that name its interfaces remain
+    warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript is deprecated, but models still use it
 
     @torch.jit.interface
     class Sublayer(nn.Module):
-        """What a residual connection calls: (batch, length, hidden) to the same shape."""
+        """The interface of a layer in a residual connection: maps (batch, length, hidden) to the same shape."""
 
         def forward(self, x: Tensor) -> Tensor:  # type: ignore[empty-body]
             pass
 
 
 class UnbiasedNorm(nn.Module):
-    """x to gain * (x - mean) / (std + epsilon) + bias over the last dimension; std divides by n - 1."""
+    """Computes gain * (x - mean) / (std + epsilon) + bias over the last dimension; std divides by n - 1."""
 
     def __init__(self, size: int, epsilon: float = 1e-6) -> None:
         super().__init__()
@@ -44,13 +45,13 @@ class UnbiasedNorm(nn.Module):
 
 
 def sinusoids(length: int, size: int) -> Tensor:
-    """Sines and cosines of positions, shape (1, length, size) (Vaswani et al. 2017, section 3.5)."""
+    """Returns sines and cosines of positions, of shape (1, length, size) (Vaswani et al. 2017, section 3.5)."""
     angles = torch.arange(length).unsqueeze(1) * torch.exp(torch.arange(0, size, 2) * (-math.log(10000.0) / size))
     return torch.stack((angles.sin(), angles.cos()), dim=-1).reshape(1, length, size)
 
 
 class Embedding(nn.Module):
-    """Ids and segment labels (batch, length) to the sum of token, position and segment vectors."""
+    """Computes the sum of token, position and segment vectors for ids and segment labels (batch, length)."""
 
     positions: Tensor
 
@@ -66,7 +67,7 @@ class Embedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; scores where mask (batch, 1, length, length) is 0 become -1e9."""
+    """Multi-head self-attention; scores become -1e9 if the mask (batch, 1, length, length) is 0."""
 
     def __init__(self, hidden: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -87,7 +88,7 @@ class Attention(nn.Module):
 
 
 class MaskedAttention(Sublayer):
-    """Attention as a function of one tensor: the mask is an attribute, set before the call."""
+    """Attention as a function of one tensor: the mask is an attribute that is set before the call."""
 
     def __init__(self, attention: Attention) -> None:
         super().__init__()
@@ -114,7 +115,7 @@ class FeedForward(Sublayer):
 
 
 class Residual(nn.Module):
-    """x + dropout(sublayer(norm(x)))."""
+    """Computes x + dropout(sublayer(norm(x)))."""
 
     def __init__(self, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -143,7 +144,9 @@ class Block(nn.Module):
 
 
 class Bert(nn.Module):
-    """Token ids and segment labels, both (batch, length), to hidden states (batch, length, hidden); id 0 is padding."""
+    """Computes hidden states (batch, length, hidden) of token ids and segment labels (batch, length); id 0 is
+    padding.
+    """
 
     def __init__(self, vocabulary: int, hidden: int, layers: int, heads: int, longest: int, dropout: float) -> None:
         super().__init__()
@@ -159,5 +162,5 @@ class Bert(nn.Module):
 
 
 def build(vocabulary: int, hidden: int, layers: int, heads: int, longest: int, dropout: float = 0.1) -> nn.Module:
-    """BERT of the given vocabulary and widths, random weights."""
+    """Build a BERT of the given vocabulary and widths, with random weights."""
     return Bert(vocabulary, hidden, layers, heads, longest, dropout)

@@ -1,7 +1,7 @@
 """DCGAN's discriminator (Radford, Metz, Chintala: Unsupervised Representation Learning with DCGANs, 2015).
 
-The activations work in place, right behind a convolution or a batch norm: a compiler has to see that the
-tensor it may want to save for the backward pass is overwritten. The entry runs the discriminator alone.
+The activations work in place, directly after a convolution or a batch norm: a compiler has to recognise that the tensor
+that it may save for the backward is overwritten. The entry runs only the discriminator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Discriminator(nn.Module):
 
 
 def halve(width: int) -> nn.Sequential:
-    """A strided convolution from `width` to twice as many channels, with batch norm."""
+    """Build a strided convolution from `width` to twice as many channels, with batch norm."""
     return nn.Sequential(
         nn.Conv2d(width, 2 * width, 4, stride=2, padding=1, bias=False),
         nn.BatchNorm2d(2 * width),

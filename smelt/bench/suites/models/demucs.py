@@ -1,10 +1,10 @@
 """Demucs (Défossez, Usunier, Bottou, Bach: "Music Source Separation in the Waveform Domain", 2019), first version:
 strided convolutions with GLU down, a bidirectional LSTM, transposed convolutions up, skips between the two.
 
-Kept from the implementation that benchmarks it: the module under test is a training step's forward. It takes the
-tracks and augments them at random (in train mode: shift, flipped signs, swapped channels, sources mixed between the
-songs of a group), adds them up, and separates the sum. So forward draws `randint` and `rand` and sorts and gathers by
-what it drew; nothing is padded, skips are trimmed instead; the GLU is one module used in every level.
+As in the implementation of the public benchmark, the measured module is the forward of a training step. In train mode
+it augments the tracks at random (shift, flipped signs, swapped channels, sources mixed between the songs of a group),
+adds them up, and separates the sum. So forward draws random numbers by `randint` and `rand`, and sorts and gathers by
+them. Skips are trimmed, nothing is padded; one GLU module is used in all levels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ FULL = {"channels": 64, "depth": 6, "lstm_layers": 2, "shift": 44100, "group": 4
 
 
 class Shift(nn.Module):
-    """Drops `shift` samples: where each source begins is random in train mode. (batch, sources, channels, time)."""
+    """Drops `shift` samples of (batch, sources, channels, time); in train mode, each source begins at a random
+    sample.
+    """
 
     def __init__(self, shift: int) -> None:
         super().__init__()
@@ -34,7 +36,7 @@ class Shift(nn.Module):
 
 
 class FlipChannels(nn.Module):
-    """Swaps left and right of some sources in train mode."""
+    """Swaps the left and right channels of random sources in train mode."""
 
     def forward(self, x: Tensor) -> Tensor:
         batch, sources, channels, time = x.shape
@@ -45,7 +47,7 @@ class FlipChannels(nn.Module):
 
 
 class FlipSign(nn.Module):
-    """Negates some sources in train mode."""
+    """Negates random sources in train mode."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
@@ -54,7 +56,7 @@ class FlipSign(nn.Module):
 
 
 class Remix(nn.Module):
-    """Exchanges sources between the songs of each group of `group` in train mode; the group divides the batch."""
+    """Exchanges sources between the songs of each group in train mode; `group`, its size, divides the batch size."""
 
     def __init__(self, group: int) -> None:
         super().__init__()
@@ -72,7 +74,7 @@ class Remix(nn.Module):
 
 
 class BLSTM(nn.Module):
-    """Bidirectional LSTM over time and a linear layer back to `size`: (batch, size, time) to the same shape."""
+    """A bidirectional LSTM over time and a linear layer to `size`: maps (batch, size, time) to the same shape."""
 
     def __init__(self, size: int, layers: int) -> None:
         super().__init__()
@@ -84,7 +86,7 @@ class BLSTM(nn.Module):
 
 
 def trim(x: Tensor, reference: Tensor) -> Tensor:
-    """The middle of x along time, as long as the reference."""
+    """Returns the middle of x along the time dimension, with the length of the reference."""
     surplus = x.size(-1) - reference.size(-1)
     if surplus < 0:
         raise ValueError(f"a length of {x.size(-1)} cannot be trimmed to {reference.size(-1)}")
@@ -92,7 +94,7 @@ def trim(x: Tensor, reference: Tensor) -> Tensor:
 
 
 def rescale(model: nn.Module, reference: float) -> None:
-    """Divides convolutions by sqrt(std / reference) of their initial weights, as the paper does."""
+    """Divide the weights and biases of convolutions by sqrt(std of the weights / reference), as in the paper."""
     for module in model.modules():
         if isinstance(module, (nn.Conv1d, nn.ConvTranspose1d)):
             scale = (module.weight.detach().std() / reference) ** 0.5
@@ -101,7 +103,7 @@ def rescale(model: nn.Module, reference: float) -> None:
 
 
 class Demucs(nn.Module):
-    """A mix (batch, audio, time) to estimates (batch, sources, audio, about time)."""
+    """Separates a mix (batch, audio, time) into estimates (batch, sources, audio, about time)."""
 
     def __init__(self, sources: int, audio: int, channels: int, depth: int, lstm_layers: int) -> None:
         super().__init__()
@@ -134,7 +136,9 @@ class Demucs(nn.Module):
 
 
 class DemucsStep(nn.Module):
-    """Tracks (batch, 1 + sources, audio, time), of which the first is not read, to (augmented sources, estimates)."""
+    """Maps tracks (batch, 1 + sources, audio, time), the first of which is unused, to (augmented sources,
+    estimates).
+    """
 
     def __init__(self, model: Demucs, shift: int, group: int) -> None:
         super().__init__()
@@ -149,5 +153,5 @@ class DemucsStep(nn.Module):
 def build(
     channels: int, depth: int, lstm_layers: int, shift: int, group: int, sources: int = 4, audio: int = 2
 ) -> nn.Module:
-    """Demucs of the given width and depth with its augmentation, random weights."""
+    """Build a Demucs of the given width and depth with its augmentation and random weights."""
     return DemucsStep(Demucs(sources, audio, channels, depth, lstm_layers), shift, group)

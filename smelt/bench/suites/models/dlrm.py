@@ -1,9 +1,10 @@
 """DLRM (Naumov et al.: "Deep Learning Recommendation Model for Personalization and Recommendation Systems", 2019).
 
-Dense features go through a network, categories through one `nn.EmbeddingBag` each; the dot products of all pairs of
-the resulting vectors and the dense vector go through a second network to a probability. Kept from the implementation
-that benchmarks it: the bags are sparse, so their weights get SPARSE gradients; the categories arrive as one tensor of
-offsets and a list of index tensors; the indices of the pairs are tensors built from Python lists in every forward.
+A network maps the dense features to a vector, and an `nn.EmbeddingBag` maps each category to a vector. A second network
+computes a probability from the dot products of all pairs of these vectors and the dense vector. As in the
+implementation of the public benchmark, the bags are sparse, so that their weights get sparse gradients; the categories
+are one tensor of offsets and a list of index tensors; and forward makes the tensors of the pairs' indices from Python
+lists.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ FULL = {"tables": 8, "rows": 1_000_000, "width": 64, "bottom": (512, 512), "top"
 
 
 def network(sizes: Sequence[int], last: nn.Module) -> nn.Sequential:
-    """Linear layers of these sizes with ReLU between them and `last` at the end; normal weights as in the paper."""
+    """Build linear layers of these sizes with ReLUs between them and `last` at the end; normal weights as in
+    the paper.
+    """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         linear = nn.Linear(inputs, outputs)
@@ -30,14 +33,16 @@ def network(sizes: Sequence[int], last: nn.Module) -> nn.Sequential:
 
 
 def table(rows: int, width: int) -> nn.EmbeddingBag:
-    """Sums of rows, whose gradient names only the rows that were read."""
+    """Build an embedding bag that sums rows, with a sparse gradient."""
     bag = nn.EmbeddingBag(rows, width, mode="sum", sparse=True)
     nn.init.uniform_(bag.weight, -((1 / rows) ** 0.5), (1 / rows) ** 0.5)
     return bag
 
 
 class DLRM(nn.Module):
-    """Dense (batch, features), offsets (tables, batch) and per table its indices (any,) to (batch, 1) in (0, 1)."""
+    """Maps dense features (batch, features), offsets (tables, batch) and indices (one list per table) to probabilities
+    (batch, 1).
+    """
 
     def __init__(self, tables: int, rows: int, width: int, bottom: Sequence[int], top: Sequence[int]) -> None:
         super().__init__()
@@ -46,7 +51,9 @@ class DLRM(nn.Module):
         self.top = network([width + tables * (tables + 1) // 2, *top, 1], nn.Sigmoid())
 
     def interact(self, dense: Tensor, bags: list[Tensor]) -> Tensor:
-        """(batch, width) each to (batch, width + pairs): the dense vector and the dot product of every pair."""
+        """Returns (batch, width + pairs): the dense vector and the dot products of all pairs of the given (batch,
+        width) vectors.
+        """
         batch, width = dense.shape
         vectors = torch.cat([dense, *bags], dim=1).view(batch, -1, width)
         products = torch.bmm(vectors, vectors.transpose(1, 2))
@@ -62,5 +69,7 @@ class DLRM(nn.Module):
 
 
 def build(tables: int, rows: int, width: int, bottom: Sequence[int], top: Sequence[int]) -> nn.Module:
-    """A DLRM; `bottom` begins with the dense features, the other sizes are those of hidden layers. Random weights."""
+    """Build a DLRM with random weights; `bottom` begins with the number of dense features, the other sizes are of
+    hidden layers.
+    """
     return DLRM(tables, rows, width, bottom, top)

@@ -1,9 +1,9 @@
 """The actor of DrQ (Kostrikov, Yarats, Fergus: "Image Augmentation Is All You Need: Regularizing Deep Reinforcement
 Learning from Pixels", 2020): stacked frames in, a distribution over actions out.
 
-Kept from the implementation that benchmarks it: THE OUTPUT IS A DISTRIBUTION OBJECT, a normal one squashed by tanh,
-built with torch's argument checks, which read a tensor's value; and every forward writes its intermediate tensors
-into dictionaries on the modules (`outputs`), a side effect on Python state that holds tensors of the graph.
+As in the implementation of the public benchmark, the output is a distribution object, a normal distribution squashed by
+tanh. It is made with torch's argument checks, which read a tensor's value. Every forward writes its intermediate
+tensors into dictionaries of the modules (`outputs`), a side effect on Python state with tensors of the graph.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from smelt.bench.suites.models.squashed_normal import SquashedNormal
 CPU = {"channels": 27, "actions": 1, "hidden": 64}
 FULL = {"channels": 27, "actions": 1, "hidden": 1024}
 
-LOG_STD = (-10.0, 2.0)  # smallest, largest
+LOG_STD = (-10.0, 2.0)  # minimum and maximum
 
 
 class Encoder(nn.Module):
-    """Frames (batch, channels, 84, 84) of values in [0, 255] to features (batch, features) in (-1, 1)."""
+    """Maps frames (batch, channels, 84, 84) with values in [0, 255] to features (batch, features) in (-1, 1)."""
 
     def __init__(self, channels: int, features: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Encoder(nn.Module):
 
 
 class Actor(nn.Module):
-    """Frames (batch, channels, 84, 84) to a distribution over actions (batch, actions)."""
+    """Maps frames (batch, channels, 84, 84) to a distribution over actions (batch, actions)."""
 
     def __init__(self, channels: int, actions: int, hidden: int, features: int) -> None:
         super().__init__()
@@ -66,5 +66,5 @@ class Actor(nn.Module):
 
 
 def build(channels: int, actions: int, hidden: int, features: int = 50) -> nn.Module:
-    """An actor of the given widths, random weights."""
+    """Build an actor of the given widths, with random weights."""
     return Actor(channels, actions, hidden, features)

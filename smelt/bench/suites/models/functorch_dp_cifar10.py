@@ -1,8 +1,8 @@
 """ResNet-18 with group norm (He et al.: Deep Residual Learning, 2015; Wu, He: Group Normalization, 2018).
 
-The model of functorch's example of differentially private training: batch norm mixes the samples of a batch,
-so that it has no gradient per sample, and group norm takes its place. At 32 x 32 pixels the last stage
-normalizes single pixels, which makes its groups small.
+This is the model of functorch's example of differentially private training. Batch norm mixes the samples of a batch, so
+that there is no gradient per sample; group norm replaces it. At 32 x 32 pixels the last stage normalizes single pixels,
+so its groups are small.
 """
 
 from __future__ import annotations

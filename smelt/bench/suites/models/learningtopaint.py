@@ -1,9 +1,9 @@
 """The painter of Learning To Paint With Model-based Deep Reinforcement Learning (Huang, Heng, Zhou, 2019).
 
-Only the actor of the deterministic policy gradient is run: a ResNet-18 that looks at the canvas, the target
-picture, the step number and two coordinate planes, and answers with the parameters of five strokes. Unlike
-the ImageNet ResNet it enters with a strided 3 x 3 convolution, halves the map in every stage and has a sigmoid
-on the output. The sum of a block is taken in place.
+Only the actor of the deterministic policy gradient runs: a ResNet-18 that takes the canvas, the target picture, the
+step number and two coordinate planes, and returns the parameters of five strokes. Unlike the ImageNet ResNet, it begins
+with a strided 3 x 3 convolution, halves the map in every stage and ends with a sigmoid. The residual sum of a block is
+computed in place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FULL = {"planes": 9, "actions": 65}
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions beside a projection, which exists where the shape changes."""
+    """Two 3 x 3 convolutions and a residual connection, with a projection if the shape changes."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Residual(nn.Module):
 
 
 class Actor(nn.Module):
-    """State planes (batch, planes, 128, 128) -> stroke parameters (batch, actions) between 0 and 1."""
+    """Maps state planes (batch, planes, 128, 128) to stroke parameters (batch, actions) between 0 and 1."""
 
     def __init__(self, planes: int, actions: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """A small perceptron that learns a Lennard-Jones potential (Jones: On the Determination of Molecular Fields, 1924).
 
-865 parameters on 1000 distances: the work per operator is tiny, so that what is measured is the cost of
-launching operators and of entering compiled code.
+It has 865 parameters and takes 1000 distances: the work per operator is tiny, so that the time is that of launching
+operators and entering compiled code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FULL = {"width": 16, "depth": 4}
 
 
 class Potential(nn.Module):
-    """Distances (batch, 1) in, energies (batch, 1) out, through `depth` tanh layers of `width` units."""
+    """Maps distances (batch, 1) to energies (batch, 1), by `depth` tanh layers of `width` units."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """The Omniglot classifier of MAML (Finn, Abbeel, Levine: Model-Agnostic Meta-Learning, 2017), one inner task.
 
-Its batch norms have a momentum of 1, so that the running statistics are simply those of the last batch: the
-update of the buffers must not be simplified away, although the old value does not count. The batch is the
-five images of a task whatever batch the harness asks for.
+Its batch norms have a momentum of 1, so that the running statistics are those of the last batch: a compiler must not
+remove the update of the buffers, although it does not depend on their old values. The batch is always the five images
+of a task, whatever batch size the harness requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FULL = {"ways": 5, "width": 64}
 
 
 class FewShotClassifier(nn.Module):
-    """Three convolutions with pooling, then a linear layer: (batch, 1, 28, 28) -> (batch, ways)."""
+    """Three convolutions with pooling and a linear layer, which map (batch, 1, 28, 28) to (batch, ways)."""
 
     def __init__(self, ways: int, width: int) -> None:
         super().__init__()

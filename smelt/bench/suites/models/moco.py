@@ -1,9 +1,9 @@
 """Momentum Contrast (He, Fan, Wu, Xie, Girshick: Momentum Contrast for Unsupervised Learning, 2019), version 1.
 
-Kept from the original, as a compiler meets it, all within one forward: collectives in a process group
-(`all_gather`, `broadcast`; here a group of one process), a random shuffle, the key encoder's parameters given new
-data each step, a queue written in place at a position that Python reads from a tensor, and the whole inside
-`DistributedDataParallel`. Two calls differ, even with the same seed, since the queue has moved on.
+As in the original, one forward contains collectives in a process group (`all_gather`, `broadcast`; here a group of one
+process), a random shuffle, an assignment of new data to the key encoder's parameters, and an in-place write to a queue
+at a position that Python reads from a tensor; the whole is inside `DistributedDataParallel`. Two calls give different
+results even with the same seed, since the position in the queue has changed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ FULL = {"encoder": "resnet50", "features": 128, "queue": 32000, "momentum": 0.99
 class MomentumContrast(nn.Module):
     """Scores each query against its own key and against a queue of earlier keys.
 
-    In: two views of the images, (batch, 3, h, w) each, where the batch divides the queue's length.
-    Out: logits (batch, 1 + queue), the own key first, and the labels (batch,), all zero.
+    The inputs are two views of the images, (batch, 3, h, w) each; the batch size divides the queue's length. The
+    outputs are logits (batch, 1 + queue), with that of the query's own key first, and labels (batch,), which are all
+    zero.
     """
 
     queue: torch.Tensor
@@ -62,7 +63,9 @@ class MomentumContrast(nn.Module):
 
     @torch.no_grad()
     def keys(self, image: torch.Tensor) -> torch.Tensor:
-        """Normalized keys (batch, features), encoded in a shuffled order so that batch norm leaks nothing."""
+        """Returns normalized keys (batch, features), encoded in shuffled order so that batch norm leaks no
+        information.
+        """
         images = gather(image)
         processes = images.shape[0] // image.shape[0]
         shuffled = torch.randperm(images.shape[0], device=image.device)
@@ -86,7 +89,7 @@ class MomentumContrast(nn.Module):
 
 
 class MovableDataParallel(DistributedDataParallel):
-    """Data parallel that can change device and dtype, which the original, fixed to one GPU, has no need of."""
+    """Data parallel that can change device and dtype, which the original, fixed to one GPU, does not need."""
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -96,14 +99,14 @@ class MovableDataParallel(DistributedDataParallel):
 
 @torch.no_grad()
 def gather(x: torch.Tensor) -> torch.Tensor:
-    """(batch, ...) of each process to (processes * batch, ...), without gradients."""
+    """Concatenate the tensors (batch, ...) of all processes to (processes * batch, ...), without gradients."""
     gathered = [torch.ones_like(x) for _ in range(dist.get_world_size())]
     dist.all_gather(gathered, x, async_op=False)
     return torch.cat(gathered, dim=0)
 
 
 def build(encoder: str, features: int, queue: int, momentum: float, temperature: float) -> nn.Module:
-    """The model in data parallel; starts a group of one process (gloo, no network) unless there is a group."""
+    """Build the model in data parallel; starts a group of one process (gloo, no network) unless a group exists."""
     define_torchvision_schemas()
     import torchvision
 

@@ -1,7 +1,8 @@
 """Deep autoencoder for ratings (Kuchaiev, Ginsburg: Training Deep AutoEncoders for Collaborative Filtering, 2017).
 
-The weights are plain parameters in four lists that forward walks in pairs, not modules; dropout of 0.8 sits
-in the middle. In full size almost everything is two matrices of 197951 x 512 (the items of the data set).
+The weights are not in modules but plain parameters in four lists, over which forward iterates in pairs; a dropout of
+0.8 is in the middle. In full size, almost all parameters are in two matrices of 197951 x 512 (the items of the data
+set).
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ FULL = {"sizes": [197951, 512, 512, 1024], "dropout": 0.8}
 
 
 class RatingAutoencoder(nn.Module):
-    """Reconstructs a user's ratings, (batch, items) -> (batch, items).
+    """Reconstructs the ratings of users, (batch, items) -> (batch, items).
 
-    The encoder goes through the given sizes, the decoder back; every layer, the last included, is a SELU.
+    The layers of the encoder have the given sizes, those of the decoder the same in reverse; each layer, including the
+    last, ends with a SELU.
     """
 
     def __init__(self, sizes: Sequence[int], dropout: float) -> None:
@@ -40,7 +42,7 @@ class RatingAutoencoder(nn.Module):
 
 
 def dense_parameters(sizes: Sequence[int]) -> tuple[nn.ParameterList, nn.ParameterList]:
-    """Weights (after, before), Xavier-uniform, and zero biases for each pair of neighbouring sizes."""
+    """Make Xavier-uniform weights (after, before) and zero biases for each pair of neighbouring sizes."""
     pairs = list(itertools.pairwise(sizes))
     weights = nn.ParameterList(nn.init.xavier_uniform_(torch.empty(after, before)) for before, after in pairs)
     return weights, nn.ParameterList(torch.zeros(after) for _, after in pairs)

@@ -1,7 +1,8 @@
 """CycleGAN's generator (Zhu, Park, Isola, Efros: Unpaired Image-to-Image Translation, 2017) after Johnson et al., 2016.
 
-Reflected borders and instance norm without parameters or statistics: each normalization is a reduction over
-the pixels of one image and one channel. The biases before the norms have a gradient that is zero but for rounding.
+It has reflected borders, and instance norms without parameters or statistics: each normalization is a reduction over
+the pixels of one image and one channel. The gradients of the biases before the norms are zero except for rounding
+errors.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Residual(nn.Module):
 
 
 class Generator(nn.Module):
-    """An image (batch, 3, h, w), h and w multiples of 4, to one of the same shape with values between -1 and 1."""
+    """Maps an image (batch, 3, h, w), with h and w multiples of 4, to an image of the same shape with values between -1
+    and 1.
+    """
 
     def __init__(self, width: int, blocks: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """StarGAN's generator (Choi et al.: Unified Generative Adversarial Networks for Multi-Domain Translation, 2017).
 
-The wanted attributes are spread over the picture as constant planes. Its instance norms have parameters and,
-rare elsewhere, running statistics: in training they normalize by the image's own statistics and change two
-buffers by the mean over the batch; in evaluation they normalize by the buffers.
+The requested attributes are further channels of the picture, each with one constant value. The instance norms have
+parameters and, unusually, running statistics: in training they normalize by the statistics of the image and update two
+buffers with their mean over the batch; in evaluation they normalize by the buffers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Residual(nn.Module):
 
 
 class Generator(nn.Module):
-    """Redraws images (batch, 3, h, w), h and w multiples of 4, with the attributes (batch, attributes) of 0 and 1."""
+    """Changes images (batch, 3, h, w), with h and w multiples of 4, to have the attributes (batch, attributes) of 0 and
+    1.
+    """
 
     def __init__(self, width: int, attributes: int, blocks: int) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
 """The neural grammar of Kim, Dyer, Rush: "Compound Probabilistic Context-Free Grammars for Grammar Induction" (2019),
 without its latent vector: embeddings of symbols give the log-probabilities of the rules of a grammar.
 
-Kept from the implementation that benchmarks it: the table of word probabilities is expanded to (batch, length,
-preterminals, vocabulary) before one entry per word is gathered, which is huge unless views stay views (and the
-gradient of the gather has that size); rules and roots are expanded over the batch; forward is written as three nested
-functions; the output is a tuple of three tensors.
+As in the implementation of the public benchmark, the table of word probabilities is expanded to (batch, length,
+preterminals, vocabulary) before one entry per word is gathered. This is huge unless the expanded table remains a view,
+and the gradient of the gather has that size. Rules and roots are expanded over the batch; forward consists of three
+nested functions; the output is a tuple of three tensors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FULL = {"vocabulary": 5000, "preterminals": 30, "nonterminals": 30, "hidden": 25
 
 
 class ResidualNetwork(nn.Module):
-    """f(x) = g1(g2(W x)) with g(y) = relu(V relu(U y)) + y; (any, hidden) to the same shape."""
+    """Computes f(x) = g1(g2(W x)) with g(y) = relu(V relu(U y)) + y, which maps (any, hidden) to the same shape."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -35,9 +35,9 @@ class ResidualNetwork(nn.Module):
 
 
 class NeuralGrammar(nn.Module):
-    """Words (batch, length) to the log-probabilities of a grammar with S = nonterminals + preterminals symbols:
+    """Maps words (batch, length) to the log-probabilities of a grammar with S = nonterminals + preterminals symbols.
 
-    terms (batch, length, preterminals), rules (batch, nonterminals, S, S), roots (batch, nonterminals).
+    The result is terms (batch, length, preterminals), rules (batch, nonterminals, S, S), roots (batch, nonterminals).
     """
 
     def __init__(self, vocabulary: int, preterminals: int, nonterminals: int, hidden: int) -> None:
@@ -77,5 +77,5 @@ class NeuralGrammar(nn.Module):
 
 
 def build(vocabulary: int, preterminals: int, nonterminals: int, hidden: int) -> nn.Module:
-    """A neural grammar of the given size, random weights."""
+    """Build a neural grammar of the given size, with random weights."""
     return NeuralGrammar(vocabulary, preterminals, nonterminals, hidden)

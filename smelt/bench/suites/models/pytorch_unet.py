@@ -1,8 +1,8 @@
 """U-Net (Ronneberger, Fischer, Brox: Convolutional Networks for Biomedical Image Segmentation, 2015), bilinear.
 
-The pictures are 959 pixels wide: after four halvings the enlarged map is narrower than the one it joins, and is
-padded by amounts that forward computes from the two shapes. Enlarging is bilinear with aligned corners, whose
-gradient is not deterministic on CUDA.
+The pictures are 959 pixels wide. After four halvings, the enlarged map is narrower than the map with which it is
+concatenated, and is padded by amounts that forward computes from the two shapes. Maps are enlarged by bilinear
+interpolation with aligned corners, whose gradient is not deterministic on CUDA.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ FULL = {"planes": 3, "classes": 2, "width": 64}
 
 
 class Up(nn.Module):
-    """Enlarges the deep map (batch, deep, h, w), pads it to the size of the skipped one, and mixes both."""
+    """Enlarges the deep map (batch, deep, h, w), pads it to the size of the skipped map, and convolves both
+    together.
+    """
 
     def __init__(self, before: int, middle: int, after: int) -> None:
         super().__init__()
@@ -32,7 +34,9 @@ class Up(nn.Module):
 
 
 class UNet(nn.Module):
-    """Images (batch, planes, h, w) of any size from 16 pixels -> class scores (batch, classes, h, w)."""
+    """Maps images (batch, planes, h, w) of at least 16 pixels in each direction to class scores (batch,
+    classes, h, w).
+    """
 
     def __init__(self, planes: int, classes: int, width: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """The actor of soft actor-critic (Haarnoja, Zhou, Abbeel, Levine: "Soft Actor-Critic: Off-Policy Maximum Entropy Deep
 Reinforcement Learning with a Stochastic Actor", 2018): a state in, a distribution over actions out.
 
-Kept from the implementation that benchmarks it: THE OUTPUT IS A DISTRIBUTION OBJECT, a normal one squashed by tanh,
-built in forward with torch's argument checks on, which read a tensor's value (`(scale > 0).all()`).
+As in the implementation of the public benchmark, the output is a distribution object, a normal distribution squashed by
+tanh. Forward makes it with torch's argument checks, which read a tensor's value (`(scale > 0).all()`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from smelt.bench.suites.models.squashed_normal import SquashedNormal
 CPU = {"observations": 3, "actions": 1, "hidden": 64}
 FULL = {"observations": 3, "actions": 1, "hidden": 1024}
 
-LOG_STD = (-10.0, 2.0)  # smallest, largest
+LOG_STD = (-10.0, 2.0)  # minimum and maximum
 
 
 class Actor(nn.Module):
-    """States (batch, observations) to a distribution over actions (batch, actions)."""
+    """Maps states (batch, observations) to a distribution over actions (batch, actions)."""
 
     def __init__(self, observations: int, actions: int, hidden: int) -> None:
         super().__init__()
@@ -40,5 +40,5 @@ class Actor(nn.Module):
 
 
 def build(observations: int, actions: int, hidden: int) -> nn.Module:
-    """An actor of the given widths, random weights."""
+    """Build an actor of the given widths, with random weights."""
     return Actor(observations, actions, hidden)

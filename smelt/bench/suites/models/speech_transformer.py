@@ -1,10 +1,10 @@
 """Speech-Transformer (Dong, Xu, Xu: "Speech-Transformer: A No-Recurrence Sequence-to-Sequence Model for Speech
 Recognition", 2018), without its convolutional front end: acoustic frames in, logits of characters out.
 
-As in the implementation used by compiler benchmarks, which makes this model hard to compile: targets of different
-lengths are cut out with boolean indexing row by row, so shapes depend on values; Python loops over the batch assign
-slices whose bounds are tensors (`mask[i, lengths[i]:] = 0`); masks multiply in place; the output is the pair (logits,
-gold). The decoder's input table and its output projection are one parameter.
+As in the implementation of the public benchmark, which makes this model hard to compile, targets of different lengths
+are selected by boolean indexing row by row, so that shapes depend on values; Python loops over the batch assign slices
+whose bounds are tensors (`mask[i, lengths[i]:] = 0`); masks are multiplied in place; and the output is the pair
+(logits, gold). The decoder's input table and its output projection are one parameter.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ IGNORED = -1  # pads the targets that are passed in and the targets that are ret
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Sines and cosines of positions, shape (1, length, width) (Vaswani et al. 2017, section 3.5)."""
+    """Returns sines and cosines of positions, of shape (1, length, width) (Vaswani et al. 2017, section 3.5)."""
     angles = torch.arange(length).unsqueeze(1) * torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
     return torch.stack((angles.sin(), angles.cos()), dim=-1).reshape(1, length, width)
 
 
 def frame_mask(x: Tensor, lengths: Tensor) -> Tensor:
-    """Ones of shape (batch, time, 1), zeros from each row's length on; x is (batch, time, any), lengths (batch,)."""
+    """Returns a mask (batch, time, 1) for x (batch, time, any): ones up to each row's length, then zeros; lengths is
+    (batch,).
+    """
     mask = x.new_ones(x.shape[:-1])
     for i in range(x.size(0)):
         mask[i, lengths[i] :] = 0
@@ -36,19 +38,21 @@ def frame_mask(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def hidden_frames(x: Tensor, lengths: Tensor, queries: int) -> Tensor:
-    """(batch, queries, time): true where a frame is padding (its position is at least its row's length)."""
+    """Returns a mask (batch, queries, time) that is true for frames of padding, whose position is at least the row's
+    length.
+    """
     return frame_mask(x, lengths).squeeze(-1).lt(1).unsqueeze(1).expand(-1, queries, -1)
 
 
 def hidden_tokens(ids: Tensor, padding: int) -> Tensor:
-    """(batch, length, length): true where a key is padding or later than the query."""
+    """Returns a mask (batch, length, length) that is true if the key is padding or later than the query."""
     length = ids.size(1)
     later = torch.triu(torch.ones((length, length), device=ids.device, dtype=torch.uint8), diagonal=1)
     return ids.eq(padding).unsqueeze(1).expand(-1, length, -1) | later.unsqueeze(0).expand(ids.size(0), -1, -1).gt(0)
 
 
 def pad(rows: list[Tensor], value: int) -> Tensor:
-    """Rows of different lengths as one tensor (rows, longest row), filled up with value."""
+    """Returns rows of different lengths as one tensor (rows, longest row), padded with `value`."""
     padded = rows[0].new_full((len(rows), max(row.size(0) for row in rows)), value)
     for i, row in enumerate(rows):
         padded[i, : row.size(0)] = row
@@ -56,7 +60,9 @@ def pad(rows: list[Tensor], value: int) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Multi-head attention over (batch * heads), its residual sum and normalisation; hidden is true at masked keys."""
+    """Multi-head attention over (batch * heads) with a residual sum and normalisation; `hidden` is true for masked
+    keys.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -73,7 +79,7 @@ class Attention(nn.Module):
             nn.init.xavier_normal_(layer.weight)
 
     def split(self, x: Tensor) -> Tensor:
-        """(batch, length, width) to (heads * batch, length, width / heads)."""
+        """Reshape (batch, length, width) to (heads * batch, length, width / heads)."""
         batch, length, width = x.shape
         x = x.view(batch, length, self.heads, width // self.heads).permute(2, 0, 1, 3)
         return x.contiguous().view(-1, length, width // self.heads)
@@ -89,7 +95,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a ReLU between them, their residual sum and normalisation."""
+    """Two linear layers with a ReLU between them, followed by a residual sum and normalisation."""
 
     def __init__(self, width: int, inner: int, dropout: float) -> None:
         super().__init__()
@@ -103,7 +109,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and the feed-forward network; frames that are padding are zeroed after each."""
+    """Self-attention and the feed-forward network; frames of padding are set to zero after each."""
 
     def __init__(self, width: int, inner: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -119,7 +125,9 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the encoder's states, the feed-forward network; padding zeroed after each."""
+    """Self-attention, attention to the encoder's states, the feed-forward network; padding is set to zero after
+    each.
+    """
 
     def __init__(self, width: int, inner: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -138,7 +146,7 @@ class DecoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Frames (batch, time, features) and their lengths (batch,) to states (batch, time, width)."""
+    """Maps frames (batch, time, features) and their lengths (batch,) to states (batch, time, width)."""
 
     positions: Tensor
 
@@ -162,7 +170,9 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Padded targets (batch, length) and the encoder's states to logits (batch, longest + 1, vocabulary) and gold."""
+    """Maps padded targets (batch, length) and the encoder's states to logits (batch, longest + 1, vocabulary)
+    and gold.
+    """
 
     positions: Tensor
 
@@ -181,7 +191,9 @@ class Decoder(nn.Module):
         self.token.weight = self.output.weight
 
     def shift(self, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Targets to (start + targets, padded with end; targets + end, padded with IGNORED)."""
+        """Returns (start + targets, padded with end), the decoder's input, and (targets + end, padded with IGNORED),
+        the gold.
+        """
         rows = [row[row != IGNORED] for row in targets]
         start, end = targets.new_tensor([self.start]), targets.new_tensor([self.end])
         inputs = pad([torch.cat([start, row]) for row in rows], self.end)
@@ -201,7 +213,9 @@ class Decoder(nn.Module):
 
 
 class SpeechTransformer(nn.Module):
-    """Frames (batch, time, features), lengths (batch,), targets (batch, length) padded with -1; to (logits, gold)."""
+    """Maps frames (batch, time, features), lengths (batch,) and targets (batch, length), padded with -1, to (logits,
+    gold).
+    """
 
     def __init__(self, encoder: Encoder, decoder: Decoder) -> None:
         super().__init__()
@@ -222,6 +236,6 @@ def build(
     longest: int = 5000,
     dropout: float = 0.1,
 ) -> nn.Module:
-    """A Speech-Transformer; the vocabulary's last two ids are start and end of a sentence. Random weights."""
+    """Build a Speech-Transformer with random weights; the last two ids are the start and the end of a sentence."""
     encoder = Encoder(features, width, inner, layers, heads, longest, dropout)
     return SpeechTransformer(encoder, Decoder(vocabulary, width, inner, layers, heads, longest, dropout))

@@ -1,9 +1,9 @@
 """Super SloMo (Jiang et al.: High Quality Estimation of Multiple Intermediate Frames for Video Interpolation, 2018).
 
-Training step as one forward: two U-Nets, four backward warpings by `grid_sample`, and the loss inside, with a frozen
-VGG-16 that gradients pass through but do not reach. Kept from the original, as a compiler meets them: the pixel grid of
-the warping is a plain integer tensor attribute, neither parameter nor buffer, and the point in time of each sample is
-looked up by a tensor of frame numbers.
+One forward is a whole training step: two U-Nets, four backward warpings by `grid_sample`, and the loss, with a frozen
+    VGG-16 through which gradients flow. As in the original, the pixel grid of the warping is an integer tensor in a
+    plain attribute, neither parameter nor buffer, and the time of each sample is looked up by a tensor of frame
+    numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VGG_WIDTHS = (64, 64, None, 128, 128, None, 256, 256, 256, None, 512, 512, 512)
 
 
 class Down(nn.Module):
-    """Halves the map (batch, before, h, w) by averaging, then two convolutions of `kernel` x `kernel`."""
+    """Halves the map (batch, before, h, w) by averaging, then applies two convolutions of `kernel` x `kernel`."""
 
     def __init__(self, before: int, after: int, kernel: int) -> None:
         super().__init__()
@@ -39,7 +39,9 @@ class Down(nn.Module):
 
 
 class Up(nn.Module):
-    """Enlarges the deep map (batch, before, h, w) to the size of the skipped one (batch, after, 2h, 2w); mixes both."""
+    """Enlarges the deep map (batch, before, h, w) to the size of the skipped map (batch, after, 2h, 2w); convolves
+    both.
+    """
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
@@ -53,7 +55,9 @@ class Up(nn.Module):
 
 
 class UNet(nn.Module):
-    """(batch, before, h, w) -> (batch, after, h, w), h and w multiples of 32; the output is activated too."""
+    """Maps (batch, before, h, w) to (batch, after, h, w), with h and w multiples of 32; the output has an activation,
+    too.
+    """
 
     def __init__(self, before: int, after: int, width: int) -> None:
         super().__init__()
@@ -77,13 +81,13 @@ class UNet(nn.Module):
 
 
 class BackwardWarp(nn.Module):
-    """Samples an image (batch, planes, h, w) at its pixels moved by a flow (batch, 2, h, w), in pixels."""
+    """Samples an image (batch, planes, h, w) at its pixel positions plus a flow (batch, 2, h, w) in pixels."""
 
     def __init__(self, width: int, height: int) -> None:
         super().__init__()
         self.width = width
         self.height = height
-        # Plain attributes on purpose: a tensor that the module holds without registering it.
+        # Plain attributes on purpose: the module has a tensor that is not registered.
         self.rows, self.columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
@@ -99,10 +103,10 @@ class BackwardWarp(nn.Module):
 
 
 class SlowMotion(nn.Module):
-    """Interpolates between `first` and `last` and compares with the true frame between them.
+    """Interpolates a frame between `first` and `last`, and compares it with the true one.
 
-    In: frame numbers (batch,) from 0 to 6 and three images (batch, 3, size, size).
-    Out: the interpolated frame (batch, 3, size, size) and the loss, a scalar.
+    The inputs are frame numbers (batch,) from 0 to 6 and three images (batch, 3, size, size). The outputs are the
+    interpolated frame (batch, 3, size, size) and the loss, a scalar.
     """
 
     def __init__(self, size: int, width: int) -> None:
@@ -149,14 +153,16 @@ def leaky(x: torch.Tensor) -> torch.Tensor:
 
 
 def total_variation(flow: torch.Tensor) -> torch.Tensor:
-    """Mean difference between neighbouring pixels, along rows and along columns."""
+    """Returns the mean absolute difference of neighbouring pixels along rows plus that along columns."""
     rows = (flow[:, :, 1:] - flow[:, :, :-1]).abs().mean()
     columns = (flow[:, :, :, 1:] - flow[:, :, :, :-1]).abs().mean()
     return rows + columns
 
 
 def vgg16_to_conv4_3() -> nn.Module:
-    """The first ten convolutions of VGG-16 (Simonyan, Zisserman, 2014), with random weights: (batch, 3, h, w) in."""
+    """Build the first ten convolutions of VGG-16 (Simonyan, Zisserman, 2014) for (batch, 3, h, w), with random
+    weights.
+    """
     layers: list[nn.Module] = []
     before = 3
     for width in VGG_WIDTHS:

@@ -1,10 +1,10 @@
 """EfficientDet (Tan, Pang, Le: Scalable and Efficient Object Detection, 2019) of the package effdet, in training.
 
-Forward labels the anchors itself and returns a dict of losses: boxes are matched to anchors with indices that
-depend on the data, and the feature pyramid learns the weights of its sums. The backbone drops whole residual
-branches at random. Both modes, training and evaluation, give the losses; the search for the best boxes that
-effdet adds in evaluation is left out. effdet accepts boxes in float32 only, and computes its loss in float32
-whatever the model's precision, so that a float64 run is no better than a float32 one.
+Forward labels the anchors and returns a dict of losses: boxes are matched to anchors by indices that depend on the
+data, and the feature pyramid learns the weights of its sums. The backbone drops whole residual branches at random.
+Train and eval mode both return the losses; effdet's search for the best boxes in evaluation is left out. effdet accepts
+only float32 boxes and computes its loss in float32 for each precision of the model, so that a float64 run is not more
+accurate than a float32 run.
 
 `effdet` needs `omegaconf` (with `antlr4-python3-runtime` 4.9 and `PyYAML`) and imports `pycocotools`.
 """
@@ -24,10 +24,10 @@ FULL = {"name": "tf_efficientdet_d1", "size": 640}
 
 
 class Training(nn.Module):
-    """effdet's network, anchor labels and loss, with boxes in float32 also where the parameters are not.
+    """effdet's network, anchor labels and loss, with boxes in float32 for each dtype of the parameters.
 
-    In: images (batch, 3, size, size) and a dict of `bbox` (batch, n, 4), y0, x0, y1, x1 in pixels, and `cls`
-    (batch, n), from 1. Out: a dict of `loss`, `class_loss` and `box_loss`.
+    The inputs are images (batch, 3, size, size) and a dict of `bbox` (batch, n, 4), as y0, x0, y1, x1 in pixels, and
+    `cls` (batch, n), counted from 1. The output is a dict of `loss`, `class_loss` and `box_loss`.
     """
 
     def __init__(self, network: nn.Module, anchors: nn.Module, labeler: Any, loss: nn.Module) -> None:

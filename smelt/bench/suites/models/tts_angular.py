@@ -2,8 +2,8 @@
 (2018), which text-to-speech trains with the angular prototypical loss (Chung et al.: "In Defence of Metric Learning
 for Speaker Recognition", 2020): three LSTM layers with projections, the last frame, length one.
 
-Kept from the implementation that benchmarks it: every layer calls `flatten_parameters()` inside forward, which moves
-the storage of the LSTM's weights on a GPU, and then an `nn.LSTM` whose projection is a separate linear layer.
+As in the implementation of the public benchmark, every layer calls `flatten_parameters()` in forward, which moves the
+memory of the LSTM's weights on a GPU, and then an `nn.LSTM` whose projection is a separate linear layer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FULL = {"features": 40, "projection": 256, "hidden": 768}
 
 
 class ProjectedLSTM(nn.Module):
-    """(batch, time, inputs) to (batch, time, projection)."""
+    """An LSTM layer with a projection, which maps (batch, time, inputs) to (batch, time, projection)."""
 
     def __init__(self, inputs: int, hidden: int, projection: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class ProjectedLSTM(nn.Module):
 
 
 class SpeakerEncoder(nn.Module):
-    """Mel frames (batch, time, features) to one vector of length 1 per utterance, (batch, projection)."""
+    """Maps mel frames (batch, time, features) to one vector of length 1 per utterance, (batch, projection)."""
 
     def __init__(self, features: int, projection: int, hidden: int, layers: int) -> None:
         super().__init__()
@@ -47,5 +47,5 @@ class SpeakerEncoder(nn.Module):
 
 
 def build(features: int, projection: int, hidden: int, layers: int = 3) -> nn.Module:
-    """A speaker encoder of the given widths, random weights."""
+    """Build a speaker encoder of the given widths, with random weights."""
     return SpeakerEncoder(features, projection, hidden, layers)

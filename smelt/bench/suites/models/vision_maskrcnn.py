@@ -1,9 +1,9 @@
 """Mask R-CNN (He, Gkioxari, Dollar, Girshick: Mask R-CNN, 2017) of torchvision, ResNet-50 with a feature pyramid.
 
-The most dynamic entry of the suite: lists of images and of dicts in, a dict of losses (training) or a list of
-dicts (evaluation) out; sizes chosen by a random number and by the number of boxes found, and loops over data.
-Where torchvision's compiled operators do not load, the suppression of overlapping boxes runs in Python, one
-step per kept box, and so does the pooling of regions, in its eager form.
+This is the most dynamic entry of the suite: it takes lists of images and of dicts, and returns a dict of losses
+(training) or a list of dicts (evaluation); sizes depend on a random number and on the number of found boxes, and Python
+loops run over data. If torchvision's compiled operators cannot be loaded, overlapping boxes are suppressed in Python,
+one step per kept box, and regions are pooled by the operator's eager form.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FULL = {"mode": "eval", "detections": 4}
 
 
 def suppress_overlaps(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
-    """Indices (kept,) of the boxes (n, 4) that overlap no better one by more than `iou_threshold`, best first.
+    """Returns indices (kept,) of the boxes (n, 4) that overlap no better box by more than `iou_threshold`, best first.
 
     Greedy non-maximum suppression with the signature and order of `torchvision.ops.nms`.
     """
@@ -55,7 +55,7 @@ def use_python_operators() -> None:
     if torchvision.extension._has_ops():
         return
     torchvision.ops.boxes.nms = suppress_overlaps
-    # The package's attribute of this name is the function; its eager form hides behind a torch.compile wrapper.
+    # The package's attribute of this name is the function, whose eager form is inside of a torch.compile wrapper.
     roi_align = sys.modules["torchvision.ops.roi_align"]
     roi_align._roi_align = getattr(roi_align._roi_align, "__wrapped__", roi_align._roi_align)  # type: ignore[attr-defined]
 
@@ -70,7 +70,7 @@ def build(
     proposal_samples: int = 256,
     detections: int = 100,
 ) -> nn.Module:
-    """A detector in `mode` "train" (images and targets in) or "eval" (images alone).
+    """Build a detector in `mode` "train" (which takes images and targets) or "eval" (which takes images).
 
     Images are a list of (3, h, w); targets a list of dicts of boxes (n, 4), labels (n,) and masks (n, h, w).
     """

@@ -1,9 +1,9 @@
 """YOLOv3 with spatial pyramid pooling (Redmon, Farhadi: YOLOv3, 2018; He et al.: Spatial Pyramid Pooling, 2014).
 
-The network is a table of 114 layers that forward interprets: it asks each module for its class, by name, and
-keeps a list of earlier outputs for the layers that join or add some of them. Unrolled, it is a straight graph;
-traced, it is a loop over a long module list with look-ups. Only the training form, which returns the three
-raw maps, is here.
+The network is a table of 114 layers that forward interprets: it tests the name of each module's class, and keeps a list
+of earlier outputs for the layers that concatenate or add some of them. Unrolled, this is a graph without branches; in
+Python, it is a loop over a long list of modules with look-ups. Only the training form, which returns the three raw
+maps, is implemented.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Add(nn.Module):
 
 
 class Boxes(nn.Module):
-    """(batch, anchors * (classes + 5), h, w) -> (batch, anchors, h, w, classes + 5)."""
+    """Reshapes (batch, anchors * (classes + 5), h, w) to (batch, anchors, h, w, classes + 5)."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Layers:
 
 
 class Yolo(nn.Module):
-    """Images (batch, 3, h, w) -> three maps (batch, anchors, h / s, w / s, classes + 5) for s of 32, 16 and 8.
+    """Maps images (batch, 3, h, w) to three maps (batch, anchors, h / s, w / s, classes + 5) for s of 32, 16 and 8.
 
     Height and width are multiples of 32. The backbone is Darknet-53, `width` the channels of its first convolution.
     """
