@@ -1,10 +1,9 @@
 """The trunk of BERT (Devlin, Chang, Lee, Toutanova: "BERT: Pre-training of Deep Bidirectional Transformers", 2019).
 
 It has no heads: it computes hidden states of token ids and segment labels. As in the implementation of the public
-    benchmark, layers normalise first and divide by the standard deviation with Bessel's correction, so that
-    `nn.LayerNorm` kernels cannot be used; masked scores become -1e9; attention is called through a TorchScript
-    interface and reads its mask from an attribute that the block sets in every forward (a side effect that a compiler
-    has to repeat).
+benchmark, layers normalise first and divide by the standard deviation with Bessel's correction, so that `nn.LayerNorm`
+kernels cannot be used; masked scores become -1e9; attention is called through a TorchScript interface and reads its
+mask from an attribute that the block sets in every forward (a side effect that a compiler has to repeat).
 """
 
 from __future__ import annotations

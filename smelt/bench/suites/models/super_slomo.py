@@ -1,9 +1,8 @@
 """Super SloMo (Jiang et al.: High Quality Estimation of Multiple Intermediate Frames for Video Interpolation, 2018).
 
 One forward is a whole training step: two U-Nets, four backward warpings by `grid_sample`, and the loss, with a frozen
-    VGG-16 through which gradients flow. As in the original, the pixel grid of the warping is an integer tensor in a
-    plain attribute, neither parameter nor buffer, and the time of each sample is looked up by a tensor of frame
-    numbers.
+VGG-16 through which gradients flow. As in the original, the pixel grid of the warping is an integer tensor in a plain
+attribute, neither parameter nor buffer, and the time of each sample is looked up by a tensor of frame numbers.
 """
 
 from __future__ import annotations
