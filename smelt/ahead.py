@@ -1,4 +1,4 @@
-"""Compiling ahead of the first call: `compiled.aot_compile(*args, **kwargs)` gives an artefact, and runs nothing.
+"""Compiling ahead of the first call: `compiled.aot_compile(*args, **kwargs)` returns an artefact, and runs nothing.
 
 Arguments only state shapes and dtypes: their values are not read, the program's side effects do not happen, random
 generators stay unchanged. Tensors of the meta device and objects with a shape and a dtype replace tensors of the
@@ -54,7 +54,8 @@ _ELSEWHERE = "move it out of the function, or compile the functions on either si
 
 MOST_STATES = 5
 """Maximum number of versions for one kind of call. A Python number that changes at each call needs three: for 0, for 1,
-and for all other values."""
+and for all other values.
+"""
 
 MOST_BACKWARDS = 8
 """Maximum number of differentiable results of a graph for which each result gets its own backward program. The
@@ -106,8 +107,7 @@ class Ahead(Artefact):
         return self
 
     def _device(self) -> torch.device:
-        """The device for which arguments without memory are compiled: the device of the model's parameters, else the
-        CPU.
+        """Device for which arguments without memory are compiled: the device of the model's parameters, else the CPU.
 
         Raises:
             ArtefactError: the parameters are on the meta device.
@@ -123,8 +123,8 @@ class Ahead(Artefact):
         return first.device
 
     def _data(self, found: CacheEntry, kept: Kept | None, graphs: dict[str, Any]) -> dict[str, Any]:
-        """The data of a version; the data of its graph is added to `graphs`, because several versions may run the same
-        graph.
+        """Returns the data of a version; the data of its graph is added to `graphs`, because several versions may run
+        the same graph.
         """
         anchors = anchors_of(self.function, self.model)
         encode = Encoder(Names(anchors), self.blobs)
@@ -153,21 +153,23 @@ class Ahead(Artefact):
 
 
 def _number(data: Any, known: dict[str, Any]) -> int:
-    """The position of `data` in `known` (JSON text -> data), to which it is added if it is new."""
+    """Returns the position of `data` in `known` (data by JSON text), to which it is added if it is new."""
     text = json.dumps(data)
     known.setdefault(text, data)
     return [*known].index(text)
 
 
 def _constant(encode: Encoder, value: Any) -> Any:
-    """A constant of residual code, encoded: by value if it is a plain value, else as a reference by name."""
+    """Encode a constant of residual code: by value if it is a plain value, else as a reference by name."""
     if isinstance(value, functools.partial) and value.func.__name__ == "_failed_later":
         return ["failed"]
     return ["ref", encode.names(value)] if isinstance(value, (dict, list, set)) else encode(value)
 
 
 def compile_ahead(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Ahead:
-    """The artefact of a module or function, with a version for calls with these kinds of arguments; see `Ahead.add`."""
+    """Returns the artefact of a module or function, with a version for calls with these kinds of arguments; see
+    `Ahead.add`.
+    """
     return Ahead(target, options).add(*args, **kwargs)
 
 
@@ -184,12 +186,16 @@ class CompileAhead:
         self.options = options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Ahead:
-        """An artefact with a version for calls with arguments of these shapes and types; their values are not read."""
+        """Returns an artefact with a version for calls with arguments of these shapes and types; their values are not
+        read.
+        """
         return compile_ahead(self.target, args, kwargs, self.options)
 
 
 def _stand_in(device: torch.device, value: Any) -> Any:
-    """A tensor without memory in place of an argument that only states a shape and a dtype; other values unchanged."""
+    """Returns a tensor without memory in place of an argument that only states a shape and a dtype; other values
+    unchanged.
+    """
     if isinstance(value, torch.Tensor):
         if value.device.type != "meta":
             return value
@@ -219,8 +225,8 @@ class _AheadSession(Session):
         return vm
 
     def versions(self, function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[CacheEntry]:
-        """The versions for a call with these arguments; more than one if the call changes state so that the next call
-        needs another version.
+        """Yields the versions for a call with these arguments; more than one if the call changes state so that the next
+        call needs another version.
 
         Raises:
             TypeError: the arguments do not fit the function.
@@ -345,9 +351,9 @@ def _never(*_: Any) -> Any:
 
 
 def _backwards(halves: Halves, report: Report, options: Options) -> dict[tuple[int, ...], Rendered]:
-    """Backward programs, by the positions of the tangents (gradients of results) that they do not take. There is one
-    for the usual set of results, one for all results, and one for each single result, from whose sums the gradients for
-    any other set follow.
+    """Returns backward programs, by the positions of the tangents (gradients of results) that they do not take. There
+    is one for the usual set of results, one for all results, and one for each single result, from whose sums the
+    gradients for any other set follow.
     """
     assert halves.backward is not None
     tangents = [n for n in halves.backward.graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]
@@ -365,8 +371,8 @@ def _backwards(halves: Halves, report: Report, options: Options) -> dict[tuple[i
 
 
 def _choices(bound: Bound) -> list[tuple[str, tuple[str, ...], str]]:
-    """The fastest candidate for each form of an operation, found by timing on operands of zeros: (operation, names of
-    the candidates, the fastest). A compiled program would do this at its first call.
+    """Returns the fastest candidate for each form of an operation, found by timing on operands of zeros: (operation,
+    names of the candidates, the fastest). A compiled program would do this at its first call.
     """
     kernel = bound.kernel
     names = tuple(c.name for c in kernel.candidates)

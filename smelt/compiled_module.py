@@ -1,5 +1,4 @@
-"""The compiled form of a module: an instance of a subclass with the same state and `state_dict` keys; only calls
-differ.
+"""The compiled form of a module: an instance of a subclass with the same state and keys; only calls differ.
 
 The compiled module shares the `__dict__` of the original module, so both have the same parameters, buffers, hooks,
 `training` and attributes, and the keys of `state_dict()` have no prefix.
@@ -23,7 +22,7 @@ from smelt.base.errors import OptionError
 from smelt.capture.core.compiler_marks import compiled_elsewhere, original_module, written_as_graph
 
 _classes: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
-"""id of the original class -> compiled class; the compiled class keeps the original alive, so the id stays valid."""
+"""Compiled class by `id` of the original class; the compiled class keeps the original alive, so the id stays valid."""
 
 
 class _Signature:
@@ -61,7 +60,7 @@ class CompiledModule:
     __wrapped__ = _Wrapped()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Calling the class of a compiled module makes an ordinary module of the original class."""
+        """Make an ordinary module of the original class: the result of calling the class of a compiled module."""
         original = cls.__bases__[-1]
         is_twin = _classes.get(id(original)) is cls  # False for a class that the program derived from it
         return original(*args, **kwargs) if is_twin else super().__new__(cls)
@@ -97,7 +96,7 @@ class CompiledModule:
         return self._smelt_remake(copy.copy(self._orig_mod))
 
     def _ordinary_copy(self, memo: dict[int, Any], of_state: Callable[[Any], Any]) -> Any:
-        """A copy, as `copy` makes it of any module, of a module whose class derives from a compiled class."""
+        """Returns a copy, as `copy` makes it of any module, of a module whose class derives from a compiled class."""
         reduced: Any = super().__reduce_ex__(4)
         make, arguments, state = reduced[:3]
         made = memo[id(self)] = make(*arguments)
@@ -127,15 +126,17 @@ class Recipe(Protocol):
     """
 
     def __call__(self, module: nn.Module) -> Any:
-        """Another module, compiled in the same way."""
+        """Returns another module, compiled in the same way."""
 
     def reduced(self, module: nn.Module) -> tuple[Any, ...]:
-        """The content of pickles of the compiled module: a function that rebuilds it, and the arguments of that
+        """Returns the content of pickles of the compiled module: a function that rebuilds it, and the arguments of that
         function.
         """
 
     def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """The artefact of the module with a version for calls with these kinds of arguments; see `smelt.ahead`."""
+        """Returns the artefact of the module with a version for calls with these kinds of arguments; see
+        `smelt.ahead`.
+        """
 
 
 class Remake:
@@ -166,14 +167,14 @@ class Remake:
         return self.rebuild or self.compile, (module, self.kwargs)
 
     def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """The artefact of the module with a version for calls with these kinds of arguments."""
+        """Returns the artefact of the module with a version for calls with these kinds of arguments."""
         if self.make_ahead is None:
             raise OptionError("this model is not compiled ahead", hint="smelt.compile(model).aot_compile(...)")
         return self.make_ahead(module, args, kwargs)
 
 
 def compiled_module_of(module: nn.Module, call: Callable[..., Any], remake: Recipe) -> Any:
-    """A module that is an instance of `module`'s class, shares all its state, and runs `call` when called.
+    """Returns a module that is an instance of `module`'s class, shares all its state, and runs `call` when called.
 
     Raises:
         OptionError: the class cannot be subclassed (TorchScript modules).
@@ -213,7 +214,9 @@ class _Derived(CompiledModule):
 
 
 def original_of(module: Any) -> Any:
-    """The module that a compiled module was made from by `smelt.compile` or `torch.compile`; other values unchanged."""
+    """Returns the module from which `smelt.compile` or `torch.compile` made a compiled module; other values
+    unchanged.
+    """
     while True:
         inner = module._orig_mod if is_compiled_module(module) else original_module(module)
         if inner is None:
@@ -222,7 +225,7 @@ def original_of(module: Any) -> Any:
 
 
 def original_function(function: Any) -> Any:
-    """The function that a function of torch.compile was made from; other values unchanged."""
+    """Returns the function from which torch.compile made a function; other values unchanged."""
     while isinstance(function, types.FunctionType) and compiled_elsewhere(function):
         function = vars(function)["_torchdynamo_orig_callable"]
     return function

@@ -162,7 +162,9 @@ def compile_smelt(
 def halves_of(
     gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
 ) -> tuple[Joint, torch.device | None, Halves]:
-    """The joint graph, the device of its kernels if these are Triton kernels (else None), and its compiled halves."""
+    """Returns the joint graph, the device of its kernels if these are Triton kernels (else None), and its compiled
+    halves.
+    """
     joint = to_joint(gm, example_inputs, options, PassRunner(report))
     device = triton_device(joint.module, options)
     at_once = device is not None and device.type == "cuda"  # recordings of one graph share memory
@@ -194,7 +196,7 @@ class Halves(NamedTuple):
 
 
 def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool) -> Halves:
-    """The programs of a joint graph. Intermediate graphs are released when it returns.
+    """Returns the programs of a joint graph. Intermediate graphs are released when it returns.
 
     Args:
         at_once: compile a backward now even if it is unknown which results will have gradients.
@@ -220,7 +222,7 @@ def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool
 
 
 def _fall_back(name: str, what: str, error: Exception, options: Options, report: Report | None = None) -> None:
-    """Count and report that something runs in eager because it could not be compiled.
+    """Count and report that a graph or program runs in eager because it could not be compiled.
 
     Args:
         report: the report to save beside the cache; None: no report is saved.
@@ -303,7 +305,7 @@ def render_and_build(
 
 
 def triton_device(part: fx.GraphModule, options: Options) -> torch.device | None:
-    """The device of a graph whose kernels are Triton kernels; None if they are C++ kernels for a CPU.
+    """Returns the device of a graph whose kernels are Triton kernels; None if they are C++ kernels for a CPU.
 
     Raises:
         CompileError: the graph's tensors are on several GPUs, or on a device for which no kernels can be generated.
@@ -369,7 +371,9 @@ def compile_emptied(
     name: str,
     updates: Mapping[int, str] | None,
 ) -> Program | None:
-    """The program of `part` for calls in which the unbacked sizes `zeros` are 0; None if it cannot be compiled."""
+    """Returns the program of `part` for calls in which the unbacked sizes `zeros` are 0; None if it cannot be
+    compiled.
+    """
     try:
         with outside_inference_mode():
             own = report.child(f"{report.name}_empty")
@@ -382,7 +386,9 @@ def compile_emptied(
 
 
 def _caller_owned(part: fx.GraphModule, name: str) -> Container[int]:
-    """Positions of inputs whose buffers outlive the call: all inputs of a forward, the marked inputs of a backward."""
+    """Returns the positions of inputs whose buffers outlive the call: all inputs of a forward, the marked inputs of a
+    backward.
+    """
     inputs = [node for node in part.graph.nodes if node.op == "placeholder"]
     if not name.startswith("backward"):
         return range(len(inputs))
@@ -394,7 +400,9 @@ STAGES = 16
 
 
 def _stage_bytes(part: fx.GraphModule, options: Options, name: str) -> int:
-    """Bytes of gradients in one stage of a backward, which returns them before it continues; 0: only one stage."""
+    """Returns the bytes of gradients in one stage of a backward, which returns them before it continues; 0: only one
+    stage.
+    """
     if name != "backward":  # a host program of several parts waits for all results of each part
         return 0
     if options.stages >= 0:
@@ -406,9 +414,9 @@ def _stage_bytes(part: fx.GraphModule, options: Options, name: str) -> int:
 
 
 def _may_split_products(device: torch.device, options: Options) -> bool:
-    """Whether float32 products may be split into TF32 products where a measurement shows that this is faster.
+    """Whether float32 products may be split into TF32 products if a measurement shows that this is faster.
 
-    False without a GPU, and under deterministic algorithms, since measurements may differ between runs.
+    The result is False without a GPU, and under deterministic algorithms, since measurements may differ between runs.
     """
     if device.type != "cuda" or options.gemm != "auto" or torch.are_deterministic_algorithms_enabled():
         return False

@@ -57,11 +57,11 @@ class Recordings:
         return "its sizes change, and each would need one (mode='reduce-overhead' makes them)"
 
     def record_part(self, program: Program) -> Program:
-        """One part of a split program, recorded as a CUDA graph if the programs of this graph are recorded."""
+        """Returns one part of a split program, recorded as a CUDA graph if the programs of this graph are recorded."""
         return program if self.recorder is None else self.recorder.wrap(program, "part", written=None, visible=None)
 
     def of_graph(self, programs: Sequence[Program], split: Sequence[bool], old: Sequence[int]) -> list[Program]:
-        """The forward and backward programs with in-place writes of inputs and CUDA graphs, where these apply.
+        """Returns the forward and backward programs with in-place writes of inputs and CUDA graphs, where these apply.
 
         Args:
             split: for each program, whether it is split into parts, each of which is recorded separately.
@@ -87,7 +87,7 @@ class Recordings:
 
 
 def recorded_alone(program: Program, device: torch.device, report: Report, options: Options) -> Program:
-    """A backward program that was compiled later; on a GPU with CUDA graphs it gets its own recordings."""
+    """Returns a backward program that was compiled later; on a GPU with CUDA graphs it gets its own recordings."""
     if device.type != "cuda" or not _wants_recordings(options):
         return program
     return _recorder(device, report, options).wrap(program, "backward", written=(), visible=0)
@@ -101,7 +101,9 @@ graph, and cuSOLVER then also fails outside of recordings (seen in `cusolverDnXs
 
 
 def _waiting_operator(graph: fx.Graph) -> str | None:
-    """The name of a graph's first operator that a CUDA graph cannot record (see `_WAITING`); None if all can be."""
+    """Returns the name of a graph's first operator that a CUDA graph cannot record (see `_WAITING`); None if all can be
+    recorded.
+    """
     for node in graph.nodes:
         if isinstance(node.target, OpOverload):
             name = node.target.name().split(".")[0]
@@ -124,10 +126,10 @@ def _recorder(device: torch.device, report: Report, options: Options) -> Recorde
 
 
 def old_values(graph: fx.Graph, updates: Mapping[int, str]) -> list[int]:
-    """Positions of results that may share memory with a written input without being its new value.
+    """Returns the positions of results that may share memory with a written input without being its new value.
 
     Args:
-        updates: position of a result -> name of the input that it is the new value of.
+        updates: for positions of results, the name of the input whose new value the result is.
     """
     if not updates:
         return []
@@ -141,12 +143,13 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def written_inside(program: Program, written: Mapping[int, int], old: Sequence[int]) -> Program:
-    """The program, extended so that it writes the new values of inputs in place, all in one call.
+    """Returns the program, extended so that it writes the new values of inputs in place, all in one call.
 
     A result that shares memory with a written input and is returned as well (for a backward) is replaced by a copy.
 
     Args:
-        written: position of a result -> position of the input whose new value it is; the input replaces the result.
+        written: for positions of results, the position of the input whose new value the result is; the input replaces
+            the result.
         old: positions of results that may share memory with a written input.
     """
 

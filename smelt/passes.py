@@ -42,7 +42,7 @@ class PassRunner:
 
     Attributes:
         report: the report of the graph.
-        program: the name of the program that is being compiled: "forward", "backward", or a part of these.
+        program: the name of the program that is being compiled: "forward", "backward", or the name of one of its parts.
     """
 
     report: Report

@@ -53,7 +53,7 @@ def load(
 
     Args:
         externs: receives the external kernels of a program whose sizes are known.
-        around: wraps the program of each part on a GPU, where the program is split into parts.
+        around: function that wraps the program of each part on a GPU, if the program is split into parts.
     """
     if rendered.parts or rendered.operators:
         programs = [load(part, options, externs=externs) for part in rendered.parts]
@@ -94,7 +94,7 @@ def load(
 def _binder(
     rendered: Rendered, options: Options, on_gpu: bool, externs: list[Bound] | None
 ) -> Callable[[str, dict[str, Any], list[Any], list[Any]], ExternKernel]:
-    """The function that the host text calls to bind its external kernels."""
+    """Returns the function that the host text calls to bind its external kernels."""
     only = "aten" if on_gpu else options.gemm  # other candidates are CPU kernels
     clock = _clock(rendered.device, options)
 
@@ -119,7 +119,7 @@ def _libraries(rendered: Rendered, options: Options) -> list[Library]:
 
 
 def _host_of_parts(rendered: Rendered, programs: list[Program], around: Callable[[Program], Program]) -> Program:
-    """The host program that calls the programs of the parts in order; `around`: see `load`."""
+    """Returns the host program that calls the programs of the parts in order; `around`: see `load`."""
     parts = [
         around(program) if part.device is not None else program
         for program, part in zip(programs, rendered.parts, strict=True)
@@ -129,12 +129,14 @@ def _host_of_parts(rendered: Rendered, programs: list[Program], around: Callable
 
 
 def _of_the_runtime(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that a host program calls for an operator between its parts: smelt's `nonzero`, else `op`."""
+    """Returns the function that a host program calls for an operator between its parts: smelt's `nonzero`, else
+    `op`.
+    """
     return nonzero if op is torch.nonzero else op
 
 
 def _clock(device: torch.device | None, options: Options) -> Clock | None:
-    """The clock by which library kernels are timed for a choice; None if kernels are not chosen by time."""
+    """Returns the clock by which library kernels are timed for a choice; None if kernels are not chosen by time."""
     if device is None or device.type != "cuda" or not options.max_autotune:
         return None
     return None if torch.are_deterministic_algorithms_enabled() else DeviceClock(device)
@@ -172,7 +174,7 @@ class UnlessEmpty:
         return program(inputs)
 
     def _met(self, zeros: tuple[int, ...]) -> Program:
-        """The program to run for a set of empty sizes that has no compiled program yet."""
+        """Returns the program to run for a set of empty sizes that has no compiled program yet."""
         if zeros not in self.known and not self.at_once:
             if len(self.known) < MOST_EMPTIED:
                 self.known[zeros] = None
@@ -255,7 +257,9 @@ def _release_after_first_call(scope: dict[str, Any]) -> None:
 
 
 def _reference(name: str, params: dict[str, Any], outputs: list[Any]) -> ExternKernel:
-    """An external kernel that runs the eager reference of a prim; results may have strides other than the recorded."""
+    """Returns an external kernel that runs the eager reference of a prim; results may have strides other than the
+    recorded ones.
+    """
     prim = PRIMS[name]
 
     def call(*tensors: torch.Tensor) -> Any:

@@ -1,9 +1,8 @@
 """Regional compilation: the repeated blocks of a model are compiled, each class of blocks once.
 
-A deep model is mostly one block, repeated. If the model is compiled as a whole, each block is captured, differentiated
-and scheduled. In regional compilation only the first block of a class is, and the others run its programs with their
-own
-parameters. Accelerate's `compile_regions` selects regions by the same rules.
+A deep model consists mostly of one repeated block. If the model is compiled as a whole, each block is captured,
+differentiated and scheduled. In regional compilation only the first block of a class is compiled, and the others run
+its programs with their own parameters. Accelerate's `compile_regions` selects regions by the same rules.
 """
 
 from __future__ import annotations
@@ -93,11 +92,11 @@ class BlockGroup:
         return compiled_module_of(module, call, self)
 
     def reduced(self, module: nn.Module) -> tuple[Any, ...]:
-        """The pickled form of a block; all blocks of a model refer to one group."""
+        """Returns the pickled form of a block; all blocks of a model refer to one group."""
         return block_again, (self, module)
 
     def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Refuse: blocks are compiled when they run."""
+        """Raise an error: blocks are compiled when they run."""
         raise OptionError("a block is not compiled ahead", hint="smelt.compile(model).aot_compile(...)")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -127,7 +126,7 @@ class _Regions:
         self.made: dict[int, nn.Module] = {}
 
     def built(self, module: nn.Module) -> nn.Module:
-        """The module with its regions compiled; the module itself if nothing in it is to be compiled."""
+        """Returns the module with its regions compiled; the module itself if nothing in it is to be compiled."""
         if id(module) not in self.made:  # one block may be the child of two containers
             self.made[id(module)] = self._build(module)
         return self.made[id(module)]
@@ -140,7 +139,7 @@ class _Regions:
         repeated = is_repeated(module)
         copy: nn.Module = object.__new__(type(module))
         copy.__dict__.update(module.__dict__)
-        for name, value in module.__dict__.items():  # an instance attribute `forward`, for example
+        for name, value in module.__dict__.items():  # for example an instance attribute `forward`
             if isinstance(value, MethodType) and value.__self__ is module:
                 copy.__dict__[name] = MethodType(value.__func__, copy)
         copy.__dict__["_modules"] = {

@@ -27,6 +27,6 @@ class Target:
     stage_bytes: int = 0
 
     def for_schedule(self) -> tuple[Any, ...]:
-        """The arguments of `schedule` that follow from this target."""
+        """Returns the arguments of `schedule` that follow from this target."""
         machine = CPU if self.device is None else GPU
         return self.updates, machine, self.caller_owned, self.split_products, self.stage_bytes

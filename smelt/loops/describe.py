@@ -1,4 +1,4 @@
-"""Loop programs as text: each node's body, printed by running it with a handler that writes lines."""
+"""Describes loop programs as text: each node's body is run with a handler that writes lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from smelt.shapes.size import IntLike, Size, same
 
 
 def describe(program: LoopProgram) -> str:
-    """Every node with its body and the outputs."""
+    """Describe every node with its body, and the outputs."""
     lines = [line for node in program.nodes.values() for line in describe_node(node)]
     if program.symbols:
         lines.insert(0, "sizes " + ", ".join(f"{s} (here {s.hint})" for s in program.symbols))
@@ -35,7 +35,7 @@ def describe(program: LoopProgram) -> str:
 
 
 def describe_node(node: Node) -> list[str]:
-    """The lines of one node."""
+    """Returns the lines of one node."""
     head = f"{node.name}: {_meta(node.meta)}"
     match node:
         case Input():

@@ -1,7 +1,7 @@
-"""Prim graph in; out the same graph specialised for calls in which some unbacked sizes are 0.
+"""Specialises a prim graph to calls in which some unbacked sizes are 0.
 
-Code for symbolic sizes assumes at least one element, which proves that indices are in range. With a size of 0 most of
-a graph is dead: values without elements become constants, and their operands have no users left.
+Code for symbolic sizes assumes at least one element, from which it proves that indices are in range. With a size of 0
+most of a graph is dead: values without elements become constants, and their operands have no users left.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from smelt.shapes.size import Factor, IntLike, Size, Symbol, as_symbol, of_facto
 
 
 def emptied(gm: fx.GraphModule, zeros: Collection[Symbol]) -> fx.GraphModule:
-    """The graph with these symbols replaced by 0 and removed from its inputs.
+    """Returns the graph with these symbols replaced by 0 and removed from its inputs.
 
     Raises:
         ZeroDivisionError: a size is divided by one of them.
     """
     known: dict[Factor, IntLike] = dict.fromkeys(zeros, 0)
-    for symbol in zeros:  # a symbol that was found to be equal
+    for symbol in zeros:  # another symbol may have been found to be equal
         other = as_symbol(with_known_sizes(of_factor(symbol)))
         if other is not None:
             known[other] = 0
@@ -50,7 +50,7 @@ def emptied(gm: fx.GraphModule, zeros: Collection[Symbol]) -> fx.GraphModule:
 
 
 def _with(value: Any, known: Mapping[Factor, IntLike], env: Mapping[fx.Node, fx.Node]) -> Any:
-    """A meta, or an argument of a node, with symbols replaced by the numbers of `known`."""
+    """Returns a meta, or an argument of a node, with symbols replaced by the numbers of `known`."""
     match value:
         case fx.Node() if isinstance(value.meta.get("val"), Size):
             number = _with(value.meta["val"], known, env)
@@ -73,6 +73,6 @@ def _with(value: Any, known: Mapping[Factor, IntLike], env: Mapping[fx.Node, fx.
 
 
 def _meta_with(meta: TensorMeta, known: Mapping[Factor, IntLike], env: Mapping[fx.Node, fx.Node]) -> TensorMeta:
-    ones = dict.fromkeys(known, 1)  # strides count sizes of 0 as 1
+    ones = dict.fromkeys(known, 1)  # strides are computed with 1 for sizes of 0
     steps = (_with(n, ones if same(_with(n, known, env), 0) else known, env) for n in meta.stride)
     return replace(meta, shape=_with(meta.shape, known, env), stride=tuple(steps))

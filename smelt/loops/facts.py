@@ -1,4 +1,4 @@
-"""Facts of the primitives' records about ops of loop bodies, by name: for later stages, which do not import prims."""
+"""Facts about operations of loop bodies, by name, from the primitives' records: for stages that do not import prims."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from smelt.prims.table import Strides as Strides
 
 
 def facts_of(target: object) -> Facts:
-    """The record of the primitive that an extern computes; the default record for operators of torch."""
+    """Returns the record of the primitive that an extern computes; the default record for operators of torch."""
     return target.facts if isinstance(target, Prim) else NO_FACTS
 
 
 COSTS = {name: prim.facts.cost for name, prim in PRIMS.items()}
-"""Rough cost of an element, in additions."""
+"""Approximate cost of an element in additions, by operation."""
 
 BOOLEAN = frozenset(name for name, prim in PRIMS.items() if prim.facts.boolean)
-"""Ops whose result is bool whatever their operands are."""
+"""Operations whose result is bool for operands of any dtype."""
 
 EXACT = frozenset(name for name, prim in PRIMS.items() if prim.facts.exact)
-"""Ops whose result on low-precision floats needs no rounding."""
+"""Operations whose result on low-precision floats needs no rounding."""
 
 PERIODIC = frozenset(name for name, prim in PRIMS.items() if prim.facts.periodic)
-"""Ops with a fast argument reduction that is valid only for a range of arguments."""
+"""Operations with a fast argument reduction that is valid only for a range of arguments."""
 
 DIVISIONS = frozenset(name for name, prim in PRIMS.items() if prim.facts.divides)
-"""Ops for which eager raises an error on integers with a divisor of 0."""
+"""Operations for which eager raises an error on integers with a divisor of 0."""
 
 FOLDS = {name: prim.facts.fold for name, prim in PRIMS.items() if prim.facts.fold is not None}
-"""How reductions fold, by kind."""
+"""The fold of a reduction, by kind."""
 
 MOVES = frozenset(name for name, prim in PRIMS.items() if prim.facts.moves)
-"""Ops that read their operands at another index than their own."""
+"""Operations that read their operands at an index other than the result's."""

@@ -1,4 +1,4 @@
-"""The form of a prim node: what it computes, without the names of its operands. Equal forms have equal loops."""
+"""The form of a prim node: its computation without the names of its operands. Equal forms have equal loops."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from smelt.prims.table import Prim
 from smelt.shapes.size import IntLike, Size
 
 Form = Hashable
-"""Types that are compared by equality as a whole."""
+"""A hashable description that is compared by equality."""
 
 _PLAIN = frozenset({str, int, bool, torch.dtype, torch.device, torch.memory_format, torch.layout, type(None)})
 
 
 def form_of(node: fx.Node) -> Form:
-    """The form of a call, without the stream of random numbers that it draws from."""
+    """Returns the form of a call, without the stream from which it draws random numbers."""
     args: tuple[Any, ...] = node.args
     if stream_of(node) is not None:
         args = (args[0], *args[2:])
@@ -29,7 +29,7 @@ def form_of(node: fx.Node) -> Form:
 
 
 def stream_of(node: fx.Node) -> int | None:
-    """The stream of random numbers that a call draws from; None: it draws none."""
+    """Returns the stream from which a call draws random numbers; None if it draws none."""
     if not (isinstance(node.target, Prim) and node.target.name == "random"):
         return None
     stream = node.args[1]
@@ -38,7 +38,7 @@ def stream_of(node: fx.Node) -> int | None:
 
 
 def form_of_meta(meta: Any) -> Form:
-    """The form of a node's meta. Sizes are compared as expressions; comparing them adds no guard."""
+    """Returns the form of a node's meta. Sizes are compared as expressions; the comparison adds no guard."""
     if isinstance(meta, tuple):
         return tuple(map(form_of_meta, meta))
     if type(meta) is TensorMeta:
@@ -47,12 +47,14 @@ def form_of_meta(meta: Any) -> Form:
 
 
 def numbers(values: Sequence[IntLike]) -> Form:
-    """Sizes or strides as comparable expressions."""
+    """Returns sizes or strides as comparable expressions."""
     return tuple([value.terms if isinstance(value, Size) else value for value in values])
 
 
 def _form(value: Any, names: dict[fx.Node, int]) -> Form:
-    """Operands become their order of appearance. Equal numbers of different types have different forms."""
+    """Returns the form of an argument: operands become their order of appearance; equal numbers of different types have
+    different forms.
+    """
     if value.__class__ in _PLAIN:
         return type(value), value
     match value:
@@ -68,4 +70,4 @@ def _form(value: Any, names: dict[fx.Node, int]) -> Form:
             return (dict, *[(key, _form(item, names)) for key, item in value.items()])
         case float() | complex():
             return type(value), repr(value)  # 0.0 and -0.0 differ, NaNs are equal
-    return object()  # unknown: equal to no other
+    return object()  # an unknown object: equal to no other

@@ -34,7 +34,7 @@ def index_select(name: str, meta: TensorMeta, x: Operand, dim: int, index: Opera
 
 
 class Picked:
-    """How x[indices] maps indices: NumPy's rule of advanced indexing, shared by index and index_put."""
+    """The mapping of indices of x[indices] by NumPy's rule of advanced indexing, shared by index and index_put."""
 
     def __init__(self, shape: tuple[IntLike, ...], indices: Sequence[Operand | None], wrap: bool) -> None:
         self.shape, self.indices, self.wrap = shape, indices, wrap
@@ -44,11 +44,11 @@ class Picked:
         self.begin = dims[0] if adjacent else 0
 
     def kept_dims(self, rank: int) -> list[int]:
-        """Dimensions of the result that come from unindexed dimensions of x."""
+        """Returns the dimensions of the result that come from unindexed dimensions of x."""
         return [d for d in range(rank) if not self.begin <= d < self.begin + self.rank]
 
     def locate(self, ops: Ops, position: Index) -> Index:
-        """The index into x of element `position` of x[indices]."""
+        """Returns the index into x of element `position` of x[indices]."""
         picked = position[self.begin : self.begin + self.rank]
         kept = iter((*position[: self.begin], *position[self.begin + self.rank :]))
         result: list[Expr] = []

@@ -1,7 +1,8 @@
 """The reference interpreter of loop programs, against which tests compare generated code.
 
-Runs each node over its whole iteration space at once: an index expression is an int64 tensor over the space, a load is
-advanced indexing, an op is the prim's eager reference. Slow and memory-hungry, and nothing like generated code.
+It runs each node over its whole iteration space at once: an index expression is an int64 tensor over the space, a load
+is advanced indexing, an operation is the prim's eager reference. It is slow, needs much memory, and shares no code with
+the generators.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from smelt.shapes.expr import Atom, Expr, Runtime, Var, flat_index, variable
 from smelt.shapes.size import IntLike, Size, Symbol, evaluate, value_in
 
 Sizes = Mapping[Symbol, int]
-"""The values of the symbols in this run."""
+"""The values of the symbols in a run."""
 
 STATIC: Sizes = {}
 
@@ -63,7 +64,7 @@ class Interpreter:
         self.inside: list[torch.Tensor] = []
 
     def number(self, expr: Expr) -> torch.Tensor:
-        """The values of an expression over the space, as int64."""
+        """Returns the values of an expression over the space, as int64."""
         result: Any = expr.evaluate(self.points, self.sizes)  # type: ignore[arg-type]
         if not isinstance(result, torch.Tensor):
             return torch.full((), result, dtype=torch.int64, device=self.device).expand(self.ranges)
@@ -84,7 +85,9 @@ class Interpreter:
         return tensor[tuple(positions)]
 
     def view(self, tensor: torch.Tensor, index: Index) -> torch.Tensor | None:
-        """The elements as a strided view, which needs no memory for indices; None where the index is not linear."""
+        """Returns the elements as a strided view, which needs no memory for indices; None if the index is not
+        linear.
+        """
         offset = flat_index(index, tensor.stride())
         if not offset.is_linear() or tensor.numel() == 0:
             return None
@@ -137,18 +140,18 @@ class Interpreter:
         return Expr(((atom, 1),), 0)
 
     def random(self, seed: Value, stream: int, index: Expr, count: IntLike) -> Value:
-        if seed.numel() == 0:  # without elements the seed may be missing, too
+        if seed.numel() == 0:  # without elements the seed may be missing as well
             return torch.zeros(self.ranges, device=self.device)
         everything = PRIMS["random"].reference(seed.reshape(-1)[0], stream, (value_in(count, self.sizes),))
         return everything[self.number(index)]
 
 
 Space = Callable[[Mapping[str, Any], Sequence[IntLike], Sizes], Interpreter]
-"""(values, ranges, sizes) -> the handler of this iteration space."""
+"""Function (values, ranges, sizes) -> the handler of this iteration space."""
 
 
 def interpret(program: LoopProgram, inputs: Sequence[Any]) -> list[Any]:
-    """Run a loop program on tensors, followed by the values of its symbols.
+    """Run a loop program on tensors, followed by the values of its symbols; returns its outputs.
 
     Outputs have the strides of the program's output metas.
     """
@@ -168,7 +171,7 @@ def interpret(program: LoopProgram, inputs: Sequence[Any]) -> list[Any]:
 
 
 def laid_out(value: torch.Tensor, meta: TensorMeta, sizes: Sizes = STATIC) -> torch.Tensor:
-    """A copy of `value` with the strides of `meta`; strides of 0 (repeated elements) are allowed."""
+    """Returns a copy of `value` with the strides of `meta`; strides of 0 (repeated elements) are allowed."""
     shape, stride = _resolved(meta.shape, {}, sizes), _resolved(meta.stride, {}, sizes)
     space = Interpreter({}, shape, sizes)
     positions = space.number(flat_index(space.index, stride))
@@ -178,10 +181,10 @@ def laid_out(value: torch.Tensor, meta: TensorMeta, sizes: Sizes = STATIC) -> to
 
 
 def run_node(node: Node, values: dict[str, Any], sizes: Sizes, make: Space = Interpreter) -> Any:
-    """The value of one node from the values of its inputs.
+    """Returns the value of one node, computed from the values of its inputs.
 
     Args:
-        make: the handler of an iteration space.
+        make: function that makes the handler of an iteration space.
     """
     match node:
         case Constant(tensor=tensor):
@@ -217,7 +220,7 @@ def _reduce(node: Reduction, values: dict[str, Any], sizes: Sizes, make: Space) 
     ops = make(values, node.source_shape, sizes)
     left_out = None if node.ragged is None else _beyond_last_chunk(ops, *node.ragged)
     if left_out is not None:
-        ops.inside.append(~left_out)  # the elements left out read any element, and are replaced below
+        ops.inside.append(~left_out)  # the excluded elements read any element, and are replaced below
     elements = node.body(ops, ops.index).expand(ops.ranges)
     if left_out is not None:
         elements = elements.masked_fill(left_out, _neutral(node.kind, elements.dtype))
@@ -227,13 +230,13 @@ def _reduce(node: Reduction, values: dict[str, Any], sizes: Sizes, make: Space) 
 
 
 def _beyond_last_chunk(ops: Interpreter, high: int, low: int, total: IntLike) -> torch.Tensor:
-    """A mask of the indices beyond the end of a short last chunk (`ragged` of `Reduction`)."""
+    """Returns a mask of the indices beyond the end of a short last chunk (`ragged` of `Reduction`)."""
     position = ops.number(ops.index[high]) * ops.ranges[low] + ops.number(ops.index[low])
     return position >= value_in(total, ops.sizes)
 
 
 def _neutral(kind: str, dtype: torch.dtype) -> bool | int | float:
-    """The neutral element of a fold."""
+    """Returns the neutral element of a fold."""
     fold = FOLDS[kind]
     if fold.neutral is not None:
         return fold.neutral
@@ -253,7 +256,7 @@ def _scatter(node: Scatter, values: dict[str, Any], sizes: Sizes, make: Space) -
 def scattered(
     node: Scatter, base: torch.Tensor, values: Mapping[str, Any], sizes: Sizes, make: Space = Interpreter
 ) -> torch.Tensor:
-    """A copy of `base` with the node's elements written or added at their target indices."""
+    """Returns a copy of `base` with the node's elements written or added at their target indices."""
     result = base.clone(memory_format=torch.contiguous_format).reshape(-1)
     ops = make(values, node.ranges, sizes)
     if math.prod(ops.ranges) == 0:

@@ -1,4 +1,4 @@
-"""The loop IR: what each value of a program is, as a body written against an `Ops` handler that is passed in.
+"""The loop IR: each value of a program is described by a body, written against an `Ops` handler that is passed in.
 
 Grammar:
     program   := node* outputs
@@ -8,8 +8,9 @@ Grammar:
                | ops.random(value, stream, index expression)
     index     := one expression per dimension; may hold ops.indirect(value, size)
 
-The same body prints, yields reads, evaluates as a reference or renders, by the handler it is given. A node's value is
-logical: shape and dtype. Memory (which values have a buffer, its strides and offset) is decided by the schedule.
+The handler determines whether a body prints, yields its reads, evaluates as a reference or renders code. A node's value
+is logical: it has a shape and a dtype. The schedule decides about memory: which values have a buffer, and its strides
+and offset.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ Index = tuple[Expr, ...]
 
 @dataclass(frozen=True)
 class Condition:
-    """low <= expr < high, of index arithmetic; None leaves a side open. With `step`, also (expr - low) % step == 0."""
+    """The condition low <= expr < high on index arithmetic; a bound of None leaves that side open. With `step`, also
+    (expr - low) % step == 0.
+    """
 
     expr: Expr
     low: IntLike | None
@@ -39,7 +42,7 @@ class Condition:
     step: IntLike = 1
 
     def holds_always(self) -> bool:
-        """Whether the ranges of the variables prove it."""
+        """Whether the ranges of the variables prove the condition."""
         return not self.open_low() and not self.open_high() and same(self.step, 1)
 
     def open_low(self) -> bool:
@@ -51,7 +54,7 @@ class Condition:
         return self.high is not None and not known_less(self.expr.range()[1], self.high)
 
     def holds_never(self) -> bool:
-        """Whether the ranges of the variables refute it."""
+        """Whether the ranges of the variables refute the condition."""
         low, high = self.expr.range()
         return (self.low is not None and known_less(high, self.low)) or (
             self.high is not None and known_at_most(self.high, low)
@@ -59,37 +62,43 @@ class Condition:
 
 
 class Ops(Protocol):
-    """The operations of a body. The type of values is the handler's."""
+    """The operations of a body. The handler determines the type of values."""
 
     def load(self, name: str, index: Index) -> Value:
-        """Element `index` of the value `name`."""
+        """Returns element `index` of the value `name`."""
 
     def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> Value:
-        """A number; a symbolic size becomes a number at run time."""
+        """Returns a number; a symbolic size becomes a number at run time."""
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> Value:
-        """An index expression as a number."""
+        """Returns an index expression as a number."""
 
     def apply(self, op: str, dtype: torch.dtype, *args: Value) -> Value:
-        """A pointwise prim on operands of `dtype` (for `where`, the dtype of the two branches)."""
+        """Apply a pointwise prim to operands of `dtype` (for `where`, the dtype of the two branches)."""
 
     def convert(self, value: Value, source: torch.dtype, target: torch.dtype) -> Value:
-        """The value in another dtype."""
+        """Returns the value in another dtype."""
 
     def masked(self, conditions: Sequence[Condition], body: Callable[[], Value], other: Value) -> Value:
-        """`body()` where all conditions hold, `other` elsewhere; loads of the body happen only where they hold."""
+        """Returns `body()` where all conditions are true, `other` elsewhere; the body's loads are made only where they
+        are true.
+        """
 
     def indirect(self, value: Value, size: IntLike, wrap: bool) -> Expr:
-        """A loaded integer as an index into a dimension of `size`; negative ones count from the end when `wrap`."""
+        """Returns a loaded integer as an index into a dimension of `size`; with `wrap`, negative indices count from the
+        end.
+        """
 
     def random(self, seed: Value, stream: int, index: Expr, count: IntLike) -> Value:
-        """The float32 in [0, 1) that counter `index` (below `count`) of `stream` gives for the int64 seed."""
+        """Returns the float32 in [0, 1) for counter `index` (below `count`) of `stream` and the int64 seed."""
 
 
 Body = Callable[[Ops, Index], Value]
 
 REFUSE = "refuse_"
-"""Prefix of ops that return their first operand and set a fault, whose bit follows, where their second one holds."""
+"""Prefix of operations that return their first operand and set a fault, whose bit follows, where their second operand
+is true.
+"""
 
 
 @dataclass(slots=True)
@@ -113,7 +122,7 @@ class Constant:
 
 @dataclass(slots=True)
 class Pointwise:
-    """element(index) = body(ops, index). `view`: the body is one load at another index."""
+    """A value with element(index) = body(ops, index). `view`: whether the body is one load at another index."""
 
     name: str
     meta: TensorMeta
@@ -125,12 +134,12 @@ class Pointwise:
 
 @dataclass(slots=True)
 class Reduction:
-    """element(kept) = fold of body(ops, index) over `dims` of `source_shape`; `kind` names the fold.
+    """A value with element(kept) = fold of body(ops, index) over `dims` of `source_shape`; `kind` names the fold.
 
-    Kinds: sum prod amax amin any all argmax argmin. The arg kinds reduce one dim and give its first best index.
-    `dtype` is that of the folded values. `ragged` (high, low, total) is set by the schedule where the last chunk of a
-    split dimension is short: with i and j the indices of dimensions high and low, elements where i * (size of low) + j
-    >= total are left out.
+    The kinds are sum, prod, amax, amin, any, all, argmax and argmin. The arg kinds reduce one dimension and return the
+    index of its first extremum. `dtype` is the dtype of the folded values. The schedule sets `ragged` (high, low,
+    total) if the last chunk of a split dimension is short: with i and j the indices of dimensions high and low,
+    elements with i * (size of low) + j >= total are excluded.
     """
 
     name: str
@@ -172,10 +181,10 @@ class Ref:
 
 @dataclass(slots=True)
 class Extern:
-    """A call of a kernel that is not generated. `args` and `kwargs` hold Refs where tensors go.
+    """A call of a kernel that is not generated. `args` and `kwargs` contain Refs in the positions of tensors.
 
     `meta` is one TensorMeta or a tuple of them (None for absent results). `parameters` names the args, if known.
-    `shares`: inputs whose memory a result may be a view of.
+    `shares`: inputs of whose memory a result may be a view.
     """
 
     name: str
@@ -189,7 +198,7 @@ class Extern:
 
 
 def references(value: Any) -> list[str]:
-    """Names of the Refs inside extern arguments, in order."""
+    """Returns the names of the Refs inside extern arguments, in order."""
     match value:
         case Ref(name):
             return [name]
@@ -217,8 +226,8 @@ Node = Input | Constant | Pointwise | Reduction | Scatter | Extern | Item
 class Output:
     """A result of the program: the value of node `name` with exactly the strides of `meta`.
 
-    In a schedule it may have another shape than its node, if that is a product: the same elements in the same order.
-    Without a name it is `number`: None or a size.
+    In a schedule it may have another shape than its node, if the node is a product: the same elements in the same
+    order. Without a name the result is `number`: None or a size.
     """
 
     name: str | None
@@ -230,9 +239,9 @@ class Output:
 class LoopProgram:
     """Nodes by name in an order in which operands come first, and the outputs.
 
-    `symbols`: the integers that the caller passes after the tensors; sizes of nodes are expressions of them.
-    `after`: for some nodes, an earlier node whose kernel must run before theirs although they do not read it.
-    `calls`: node -> (the call that it was lowered from, its index among the nodes of that call).
+    `symbols`: the integers that the caller passes after the tensors; sizes of nodes are expressions of them. `after`:
+    for some nodes, an earlier node whose kernel must run before theirs although they do not read it. `calls`: for each
+    node, (the call from which it was lowered, its index among the nodes of that call).
     """
 
     nodes: dict[str, Node]
@@ -244,9 +253,9 @@ class LoopProgram:
     _users: dict[str, list[str]] | None = field(default=None, init=False, repr=False, compare=False)
 
     def users(self) -> Mapping[str, list[str]]:
-        """For each node, the nodes that read it (once each, in program order).
+        """Returns for each node the nodes that read it (once each, in program order).
 
-        Computed once: passes make new programs instead of changing nodes.
+        The result is computed once, because passes make new programs instead of changing nodes.
         """
         if self._users is None:
             users: dict[str, list[str]] = {name: [] for name in self.nodes}

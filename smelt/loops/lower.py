@@ -1,4 +1,4 @@
-"""Prim graph in, loop program out. Prims without a lowering, and ATen overloads, become Extern nodes."""
+"""Lowers a prim graph to a loop program. Prims without a lowering, and ATen overloads, become Extern nodes."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ FAMILIES = (pointwise, movement, reductions, indexing)
 
 
 def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
-    """The loop program of a prim graph.
+    """Returns the loop program of a prim graph.
 
     Args:
         gm: placeholders, get_attr tensors, prims and ATen overloads; every node has `meta["val"]`.
-        atomic_words: atomic additions exist only for 32 bits and more, as on a GPU.
+        atomic_words: whether atomic additions exist only for 32 bits and more, as on a GPU.
 
     Raises:
-        CompileError: a node that is none of these.
+        CompileError: a node is none of these.
     """
     nodes: dict[str, Node] = {}
     inputs: list[str] = []
@@ -54,7 +54,8 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
     symbols: list[Symbol] = []
     calls: dict[str, tuple[fx.Node, int]] = {}
     drawn: str | None = None
-    slice_writes = set() if atomic_words else _long_slice_writes(gm.graph)  # each would be a launch and a copy on a GPU
+    # on a GPU each write would be a launch and a copy
+    slice_writes = set() if atomic_words else _long_slice_writes(gm.graph)
     for node in gm.graph.nodes:
         match node.op:
             case "placeholder" if isinstance(node.meta["val"], Size):
@@ -81,17 +82,17 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
 
 
 def _waits(graph: fx.Graph, nodes: Container[str]) -> dict[str, str]:
-    """Node -> a node that it waits for without reading it."""
+    """Returns for some nodes a node for which they wait without reading it."""
     return {n.name: n.meta["after"] for n in graph.nodes if n.meta.get("after") in nodes}
 
 
 def _made_of(node: fx.Node, names: Iterable[str]) -> dict[str, tuple[fx.Node, int]]:
-    """For each node that a call was lowered to: the call, and the node's index among the call's."""
+    """Returns, for each node to which a call was lowered, the call and the node's index among the call's nodes."""
     return {name: (node, step) for step, name in enumerate(names)}
 
 
 def _symbol(node: fx.Node, known: Sequence[Symbol]) -> Symbol:
-    """The symbol of a placeholder: of two that were found to be equal, the one that sizes use."""
+    """Returns the symbol of a placeholder: of two symbols that were found to be equal, the one that sizes use."""
     symbol = as_symbol(node.meta["val"])
     if symbol is None:
         raise CompileError(f"loops: the placeholder {node.name} is {node.meta['val']}, not one symbol")
@@ -100,7 +101,7 @@ def _symbol(node: fx.Node, known: Sequence[Symbol]) -> Symbol:
 
 
 def _after(node: Extern, earlier: str | None) -> Extern:
-    """The node with the earlier draw as an input: draws from PyTorch's generator must keep their order."""
+    """Returns the node with the earlier draw as an input: draws from PyTorch's generator must keep their order."""
     if earlier is None:
         return node
     return replace(node, inputs=tuple(dict.fromkeys((*node.inputs, earlier))))
@@ -123,9 +124,10 @@ def _constant(gm: fx.GraphModule, node: fx.Node) -> Constant:
 
 
 def _stacked_tensors(node: fx.Node) -> list[fx.Node] | None:
-    """The tensors of a concatenation of many that is a stack: each was only reshaped to have a dimension of 1.
+    """Returns the tensors of a concatenation of many tensors that is a stack (each was only reshaped to have a
+    dimension of size 1), or None.
 
-    Making a view of each would take longer than copying it.
+    A view of each tensor would take longer than its copy.
     """
     if not (isinstance(node.target, Prim) and node.target.name == "cat") or _is_unsupported(node.meta["val"]):
         return None
@@ -146,7 +148,7 @@ def _stacked_tensors(node: fx.Node) -> list[fx.Node] | None:
 
 
 def _long_slice_writes(graph: fx.Graph) -> set[fx.Node]:
-    """Long runs of successive slice writes to one value that has no other readers in between."""
+    """Returns the nodes of long runs of successive slice writes to one value that has no other readers in between."""
     length: dict[fx.Node, int] = {}
     found: set[fx.Node] = set()
     for node in graph.nodes:
@@ -189,10 +191,11 @@ def _lower_call(node: fx.Node) -> Node:
 
 
 def _widened(node: Node, atomic_words: bool) -> list[Node]:
-    """The scatter in a wider type and the conversion of its result, where it accumulates narrow values.
+    """Returns the nodes of a scatter, in a wider dtype and with a conversion of its result if it accumulates narrow
+    values.
 
-    Low-precision floats are added in float32, to be rounded once; narrow integers and bools in 32 bits where atomics
-    need that (the conversion reduces modulo 2^width; a sum of bools is whether any holds); single float32 elements in
+    Low-precision floats are added in float32, to be rounded once; narrow integers and bools in 32 bits if atomics need
+    that (the conversion reduces modulo 2^width; a sum of bools tells whether any is true); single float32 elements in
     float64 on a GPU, for eager's precision: its kernel sorts the additions by target element and sums those of one
     target as a tree.
     """
@@ -234,7 +237,7 @@ def _adds_single_elements(node: Scatter) -> bool:
 
 
 MAX_WIDENED_ELEMENTS, MAX_WIDENED_RATIO = 1 << 20, 16
-"""Maximum number of elements of a scatter's result that is accumulated in twice the width: in all, or for each added
+"""Maximum number of elements of a scatter's result that is accumulated in twice the width: in total, or per added
 element. Larger results would take too much time.
 """
 
@@ -250,7 +253,7 @@ SUPPORTED = frozenset(
         torch.uint8, torch.bool,
     }
 )  # fmt: skip
-"""Element types of generated kernels."""
+"""Dtypes that generated kernels support."""
 
 
 def _operands(value: Any) -> Any:

@@ -88,7 +88,7 @@ def cat(name: str, meta: TensorMeta, tensors: Sequence[Operand], dim: int) -> Po
     in_rows = all(same_all(x.meta.stride, contiguous_stride(x.meta.shape)) for x in whole)
     if len(whole) > MAX_LOOP_OPERANDS and (
         in_rows or len(meta.shape) < 4
-        # the library would return images of channels-last operands as channels-last, whatever `meta` says
+        # the library would return the concatenation of channels-last images as channels-last, independent of `meta`
     ):
         inputs = tuple(dict.fromkeys(x.name for x in whole))
         return Extern(name, meta, inputs, torch.ops.aten.cat.default, ([Ref(x.name) for x in whole], dim))
@@ -131,8 +131,9 @@ def slice_scatter(
 def write_slice(
     name: str, meta: TensorMeta, x: Operand, src: Operand, starts: Any, stops: Any, steps: Any
 ) -> Pointwise | Scatter:
-    """A slice_scatter as a write to the memory of x where possible: with many writes, a loop would search all
-    slices."""
+    """Returns a slice_scatter as a write to the memory of x if possible: with many writes, a loop would search all
+    slices.
+    """
     if same(src.meta.numel, 0):
         return view(name, meta, x, lambda index: index, "slice_scatter")
 

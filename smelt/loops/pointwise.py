@@ -98,6 +98,8 @@ def random(name: str, meta: TensorMeta, seed: Operand, stream: int, shape: Any) 
 
 
 PLAIN = [name for name, prim in PRIMS.items() if prim.kind is Kind.POINTWISE and name not in LOWERINGS]
-"""Prims that a handler applies element by element under their own name: pointwise ones without a lowering here."""
+"""Names of the prims that a handler applies elementwise under their own name: pointwise prims without a lowering in
+this module.
+"""
 
 LOWERINGS.update({name: _plain(name) for name in PLAIN})

@@ -11,7 +11,7 @@ from smelt.shapes.size import IntLike
 Lowering = Callable[..., Node]
 
 LOWERINGS: dict[str, Lowering] = {}
-"""Prim name -> `f(name, meta, *args) -> Node`; tensor arguments arrive as `Operand`."""
+"""Function `f(name, meta, *args) -> Node` by name of the prim; tensor arguments are passed as `Operand`."""
 
 
 class Operand:
@@ -39,12 +39,12 @@ def lowering(*names: str) -> Callable[[Lowering], Lowering]:
 
 
 def pointwise(name: str, meta: TensorMeta, operands: list[Operand], body: Body, op: str) -> Pointwise:
-    """A Pointwise node over `operands`."""
+    """Returns a Pointwise node over `operands`."""
     return Pointwise(name, meta, tuple(dict.fromkeys(x.name for x in operands)), body, op)
 
 
 def view(name: str, meta: TensorMeta, x: Operand, remap: Callable[[Index], Index], op: str) -> Pointwise:
-    """A Pointwise node that is element `remap(index)` of x."""
+    """Returns a Pointwise node that is element `remap(index)` of x."""
     source = x.name
 
     def body(ops: Ops, index: Index) -> Value:

@@ -1,10 +1,11 @@
-"""Prim graph in; its parts out: it is split where it reads numbers from tensors or moves tensors between devices.
+"""Splits a prim graph into parts where it reads numbers from tensors or moves tensors between devices.
 
-A buffer can be allocated only when its size is known. So the graph is split by levels: part 0 is all that needs no
-number read from a tensor; the host program then reads the numbers from results of part 0, part 1 is all that needs
-these, and so on. Each part is a graph like any other, with the numbers among its inputs. In graphs with values on the
-CPU and on a GPU (an optimizer's step count, say) even parts compute on the CPU and odd ones on the GPU; the host copies
-tensors between them. Step counts that the GPU does not need are the last part, which overlaps with the GPU's work.
+A buffer can be allocated only when its size is known. So the graph is split by levels: part 0 contains the nodes that
+need no number read from a tensor; the host program then reads the numbers from results of part 0, part 1 contains the
+nodes that need these numbers, and so on. Each part is a graph like any other, with the numbers among its inputs. In
+graphs with values on the CPU and on a GPU (an optimizer's step count, for example) even parts compute on the CPU and
+odd ones on the GPU; the host copies tensors between them. Step counts that the GPU does not need are the last part,
+which overlaps with the GPU's work.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ _FREE = frozenset({Kind.VIEW, Kind.CREATION})
 _COUNTS: frozenset[Any] = frozenset(
     {operator.getitem, aten.add.Tensor, aten.add.Scalar, aten._foreach_add.Scalar, aten._foreach_add.List}
 )
-"""Operators by which optimizers count steps; none of them raises an error for any values."""
+"""Operators with which optimizers count steps; none of them raises an error for any value."""
 
 
 @dataclass
 class Part:
-    """Nodes that the host runs, then a graph that is compiled.
+    """Nodes that the host runs, followed by a graph that is compiled.
 
     Attributes:
         host: nodes that the host runs first, in order: reads, their items, checks.
-        module: the graph; None: there is nothing to compute.
+        module: the graph; None if it would compute nothing.
         inputs: nodes of the whole graph that are the graph's tensor inputs.
-        symbols: its inputs that are numbers, which follow the tensors.
-        outputs: nodes of the whole graph that it computes.
-        counts: whether it only counts steps.
+        symbols: the graph's inputs that are numbers, which follow the tensors.
+        outputs: nodes of the whole graph that the part computes.
+        counts: whether the part only counts steps.
     """
 
     host: list[fx.Node] = field(default_factory=list)
@@ -68,23 +69,23 @@ class PartSequence:
     results: tuple[Any, ...]
 
     def needed_after(self, at: int) -> set[str]:
-        """Names of the values that parts after this one, or the caller, receive."""
+        """Returns the names of the values that parts after this one, or the caller, receive."""
         needed = {r.name for r in self.results if isinstance(r, fx.Node)}
         for part in self.parts[at + 1 :]:
             needed |= {n.name for n in (*part.inputs, *(n for node in part.host for n in node.all_input_nodes))}
         return needed
 
     def updates_at_the_end(self, updates: Mapping[int, str]) -> dict[int, dict[int, str]]:
-        """The outputs that may be written over the inputs whose new values they are; all of one graph.
+        """Returns the outputs that may overwrite the inputs whose new values they are; all belong to one graph.
 
-        The graph is the last one that does more than count, and nothing after it may need the old values. Earlier
-        graphs must not write over inputs: if a check of a later one fails, the inputs have to be unchanged.
+        That graph is the last one that does more than count steps, and no later part may need the old values. Earlier
+        graphs must not overwrite inputs: if a check of a later graph fails, the inputs have to be unchanged.
 
         Args:
-            updates: position of a result of the whole graph -> the input whose new value it is.
+            updates: for positions of results of the whole graph, the input whose new value the result is.
 
         Returns:
-            number of the graph -> position of its output -> the input whose new value it is.
+            By number of the graph and position of its output, the input whose new value the output is.
         """
         graphs = [at for at, part in enumerate(self.parts) if part.module is not None]
         number = max((i for i, at in enumerate(graphs) if not self.parts[at].counts), default=-1)
@@ -101,7 +102,7 @@ class PartSequence:
 
 
 def split_at_reads(gm: fx.GraphModule) -> PartSequence | None:
-    """The parts of a graph; None if it reads no numbers and is on one device."""
+    """Returns the parts of a graph; None if it reads no numbers and is on one device."""
     used = (n for n in gm.graph.nodes if n.op == "call_function" or n.users)
     mixed = len({kind for n in used if (kind := device_type(n)) is not None}) > 1
     if not mixed and not any(map(_is_read, gm.graph.nodes)):
@@ -110,7 +111,7 @@ def split_at_reads(gm: fx.GraphModule) -> PartSequence | None:
 
 
 def device_type(node: fx.Node) -> str | None:
-    """The type of a value's device, for a list that of its first tensor; None for seeds and numbers."""
+    """Returns the type of a value's device, for a list that of its first tensor; None for seeds and numbers."""
     meta = node.meta.get("val")
     if isinstance(meta, TensorMeta):
         return meta.device.type
@@ -120,7 +121,7 @@ def device_type(node: fx.Node) -> str | None:
 
 
 def moved(gm: fx.GraphModule) -> fx.GraphModule:
-    """The graph with a copy wherever a kernel on one device reads a value on another."""
+    """Returns the graph with a copy wherever a kernel on one device reads a value on another."""
     graph = Graph()
     env: dict[fx.Node, fx.Node] = {}
     copies: dict[tuple[fx.Node, torch.device], fx.Node] = {}
@@ -174,7 +175,7 @@ def _moves(node: fx.Node) -> bool:
 
 
 def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on another device. The host waits for copies from a GPU, not for copies to one."""
+    """Returns the tensor on another device. The host waits for copies from a GPU, not for copies to a GPU."""
     return tensor.to(device, non_blocking=device.type != "cpu")
 
 
@@ -225,7 +226,7 @@ class _Split:
         self.level |= dict.fromkeys(self.late, last + 1)
 
     def first_level(self, node: fx.Node, moves: bool) -> int:
-        """The first part, on the node's device, for which all operands and sizes of the node exist."""
+        """Returns the first part, on the node's device, for which all operands and sizes of the node exist."""
         level = max((self.level[n] for n in node.all_input_nodes), default=0)
         level = max([level, *(self.symbol_level.get(s, 0) for s in _symbols_of(node))])
         item = node.target is operator.getitem
@@ -245,7 +246,7 @@ class _Split:
         return node.target is operator.getitem and node.args[0] in self.on_host
 
     def idle_counts(self) -> set[fx.Node]:
-        """Nodes that count steps on the CPU and are needed only for results."""
+        """Returns the nodes that count steps on the CPU and are needed only for results."""
         late: set[fx.Node] = set()
         for node in reversed(self.nodes):
             counts = node.op == "call_function" and node.target in _COUNTS and node not in self.on_host
@@ -273,12 +274,12 @@ class _Split:
         return node.op != "placeholder" and node not in self.on_host
 
     def symbols_of(self, inputs: Iterable[fx.Node], inside: Sequence[fx.Node], results: Sequence[Any]) -> list[Symbol]:
-        """The symbols in metadata and arguments of these nodes, in order of appearance."""
+        """Returns the symbols in metadata and arguments of these nodes, in order of appearance."""
         seen = [self.meta(n) for n in inputs] + [n.meta["val"] for n in inside] + [n.args for n in inside]
         return list(dict.fromkeys(s for value in (*seen, *results) for s in _symbols_in(with_known_sizes(value))))
 
     def build(self, part: Part, level: int, wanted: Iterable[fx.Node]) -> None:
-        """Set the graph of a part, which computes those of the wanted nodes that are of its level."""
+        """Set the graph of a part, which computes the wanted nodes of its level."""
         part.outputs = [n for n in dict.fromkeys(wanted) if self.computed(n) and self.level[n] == level]
         if not part.outputs:
             return
@@ -300,7 +301,7 @@ class _Split:
         part.module = GraphModule(self.gm, graph)
 
     def needed(self, outputs: Iterable[fx.Node], level: int) -> tuple[list[fx.Node], set[fx.Node]]:
-        """(nodes that a part has to compute, in order; its input nodes)."""
+        """Returns (nodes that a part has to compute, in order; its input nodes)."""
         inside: set[fx.Node] = set()
         given: set[fx.Node] = set()
         waiting = list(outputs)
@@ -316,7 +317,7 @@ class _Split:
         return [n for n in self.nodes if n in inside], given
 
     def meta(self, node: fx.Node) -> TensorMeta:
-        """The meta, with its layout, that a value has when parts pass it on."""
+        """Returns the meta, with its layout, that a value has when parts pass it on."""
         own = self.promised.get(node, node.meta["val"]) if self.computed(node) else node.meta["val"]
         if node.op == "placeholder" or node in self.on_host or is_dense(own.shape, own.stride):
             return own
@@ -328,9 +329,9 @@ def _is_free(node: fx.Node) -> bool:
 
 
 def _symbols_of(node: fx.Node) -> Iterator[Symbol]:
-    """The symbols that a node's arguments and sizes depend on."""
+    """Yields the symbols on which a node's arguments and sizes depend."""
     given = (node.args, dict(node.kwargs))
-    # a check establishes facts about its symbols, so it needs them as they are
+    # a check establishes facts about its symbols, so its arguments are not simplified by these facts
     yield from _symbols_in(given if node.target is holds else with_known_sizes(given))
     if as_symbol(node.meta["val"]) is None and not _is_read(node):
         yield from _symbols_in(with_known_sizes(node.meta["val"]))

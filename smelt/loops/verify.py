@@ -33,14 +33,14 @@ from smelt.shapes.size import IntLike, Size, known_equal
 
 
 class InvalidLoops(CompileError):
-    """A loop program violates an invariant."""
+    """Raised for a loop program that violates an invariant."""
 
 
 def verify(program: LoopProgram) -> None:
     """Check the invariants of a loop program.
 
     Raises:
-        InvalidLoops: names the first node that violates an invariant, and the invariant.
+        InvalidLoops: an invariant is violated; the message names the first node, and the invariant.
     """
     seen: dict[str, Node] = {}
     for name, node in program.nodes.items():
@@ -91,7 +91,7 @@ def _problems(node: Node, nodes: Mapping[str, Node]) -> Iterator[str]:
             yield from _bad_scatter(node, nodes)
         case Extern():
             taken = references((node.args, node.kwargs))
-            # an extern may list inputs that it only waits for: random draws keep their order
+            # an extern may list inputs for which it only waits: random draws keep their order
             if not set(taken) <= set(node.inputs):
                 yield f"its arguments hold {taken}, its inputs are {node.inputs}"
             if not set(node.shares) <= set(node.inputs):

@@ -1,1 +1,1 @@
-"""Symbolic integers: sizes with the assumptions made about them, and index expressions over loop variables."""
+"""Symbolic integers: sizes with the assumptions about them, and index expressions over loop variables."""

@@ -1,7 +1,7 @@
-"""What a compiled version assumes about its symbolic sizes: the guards that dynamic shapes need.
+"""The assumptions of a compiled version about its symbolic sizes: the guards that dynamic shapes need.
 
-One `Assumptions` belongs to one captured graph. It creates the symbols and answers comparisons of sizes. Each answer
-that holds for the example but not for every size is recorded, with the line of the user's code that needed it.
+One `Assumptions` belongs to one captured graph. It creates the symbols and decides comparisons of sizes. Each answer
+that is true for the example but not for every size is recorded, with the line of the user's code that needed it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ from smelt.shapes.unbacked import DataDependent, Origin, data_dependent, is_unba
 _KEEP = "keep it in tensors until after the graph, or read it outside of the compiled function"
 
 _serials = itertools.count()
-"""Tells the symbols of different graphs apart."""
+"""Distinguishes the symbols of different graphs."""
 
 
 class Assumed(NamedTuple):
-    """`left <sign> right` holds (sign: ==, !=, <, >=), because `reason` (a line of the user's, or a stage) asked."""
+    """The assumption `left <sign> right` (sign: ==, !=, <, >=); `reason`: the user's line, or the stage, that compared
+    the values.
+    """
 
     sign: str
     left: IntLike
@@ -57,7 +59,7 @@ class Assumed(NamedTuple):
         return f"{text(self.left)} {self.sign} {text(self.right)}"
 
     def holds(self, values: Any) -> bool:
-        """Whether it is true for given values of the symbols (a mapping)."""
+        """Whether the assumption is true for given values of the symbols (a mapping)."""
         a, b = evaluate(self.left, values), evaluate(self.right, values)
         match self.sign:
             case "==":
@@ -71,7 +73,9 @@ class Assumed(NamedTuple):
 
 
 class AssumedReal(NamedTuple):
-    """`left <sign> right` has this `answer`; the same for floating-point numbers, for which `not <` is not `>=`."""
+    """The assumption that `left <sign> right` has this `answer`, for floating-point numbers, for which `not <` differs
+    from `>=`.
+    """
 
     sign: str
     left: Any
@@ -84,7 +88,7 @@ class AssumedReal(NamedTuple):
         return asked if self.answer else f"not {asked}"
 
     def holds(self, values: Mapping[Any, Any]) -> bool:
-        """Whether it is true for given values of symbols and leaves."""
+        """Whether the assumption is true for given values of symbols and leaves."""
         compare = _COMPARISONS[self.sign]
         return compare(evaluate_real(self.left, values), evaluate_real(self.right, values)) == self.answer
 
@@ -99,18 +103,19 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class Assumptions:
-    """Symbols, and what was assumed about them.
+    """The symbols of a graph, and the assumptions about them.
 
     Attributes:
         symbols: every symbol, in order of creation.
-        assumed: what has to be checked before compiled code is used, besides each symbol's own range.
-        where: returns the line of the user's program that is being processed, for the reasons.
-        kept: symbols that the user marked as dynamic: to pin one is an error.
-        tightened: how often ranges of symbols became narrower.
+        assumed: assumptions that have to be checked before compiled code is used, besides each symbol's range.
+        where: function that returns the line of the user's program that is being processed, for the reasons.
+        kept: symbols that the user marked as dynamic: pinning one is an error.
+        tightened: number of times that the range of a symbol became narrower.
         refused: the error about a `kept` symbol, once raised; it is raised anew if the program has caught it.
-        expects: called with each fact that compiled code has to check, and the text and class of the error.
-        granted: how many such facts there are.
-        small_is_usual: unbacked sizes of 0 and 1 are no special case, since PyTorch's derivative formulas are running.
+        expects: callback with each fact that compiled code has to check, and the text and class of the error.
+        granted: number of such facts.
+        small_is_usual: whether unbacked sizes of 0 and 1 are treated like larger ones, because PyTorch's derivative
+            formulas are running.
         data_dependent: the error about an unbacked number, kept in the same way as `refused`.
     """
 
@@ -133,16 +138,16 @@ class Assumptions:
         self._least: list[tuple[IntLike, int]] = []
 
     def symbol(self, value: int, low: int = 2, high: Bound = None, kept: bool = False, wide: bool = False) -> Size:
-        """A new symbol whose value in the example is `value`.
+        """Create a symbol whose value in the example is `value`.
 
         Args:
-            low, high: the values that compiled code has to serve. 0 and 1 are worth code of their own: broadcasting
-                and empty tensors follow other rules.
-            kept: the user wants it dynamic; pinning it raises.
-            wide: it is a number of the program, which may be beyond every size.
+            low, high: bounds of the values that compiled code has to support. Sizes 0 and 1 get separate versions,
+                because broadcasting and empty tensors follow other rules.
+            kept: whether the user marked it as dynamic, so that pinning it raises an error.
+            wide: whether it is a number of the program, which may exceed every size.
 
         Raises:
-            SmeltError: the example lies outside of the range.
+            SmeltError: the example is outside of the range.
         """
         if value < low or (high is not None and value > high):
             raise SmeltError(f"a size of {value} outside of its range {low} to {high}")
@@ -153,12 +158,12 @@ class Assumptions:
         return of_factor(symbol)
 
     def real(self, value: float) -> Real:
-        """A new floating-point input whose value in the example is `value`."""
+        """Create a floating-point input whose value in the example is `value`."""
         self._reals += 1
         return Real(None, (), self, f"f{self._reals - 1}", value)
 
     def unbacked(self, origin: Origin, low: int, high: Bound) -> Size:
-        """A new unbacked symbol, known from the values of a tensor only, within `low` and `high`."""
+        """Create an unbacked symbol, known only from the values of a tensor, within `low` and `high`."""
         wide = low < 0
         high = LARGEST if wide and high is None else high
         guess = _GUESS if high is None else min(_GUESS, -(-high // 2))
@@ -167,26 +172,26 @@ class Assumptions:
         return of_factor(symbol)
 
     def unbacked_real(self, origin: Origin) -> Real:
-        """A new unbacked floating-point number."""
+        """Create an unbacked floating-point number."""
         self._reals += 1
         return Real(None, (), self, f"f{self._reals - 1}", 0.5, origin)
 
     def refuse(self, asked: str, *values: Any, hint: str = _KEEP) -> NoReturn:
-        """Refuse a question that has no answer before the graph runs.
+        """Refuse a comparison that cannot be decided before the graph runs.
 
         Raises:
             DataDependent: always.
         """
         numbers = [number for value in values for number in numbers_in(value)]
-        if self.data_dependent is None:  # a copy: the raised one keeps its frames alive
+        if self.data_dependent is None:  # a copy is kept, because the raised error keeps its frames alive
             self.data_dependent = data_dependent(asked, numbers, self.where(), hint)
         raise data_dependent(asked, numbers, self.where(), hint)
 
     def may_compute(self, compute: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Whether a graph may compute with floats that values tell: Python raises where tensors give inf or nan.
+        """Check that a graph may compute with unbacked floats: Python raises errors where tensors return inf or nan.
 
         Raises:
-            DataDependent: it may not.
+            DataDependent: the graph may not compute this.
         """
         if not is_unbacked(*args) or compute in _NEVER_RAISE:
             return
@@ -195,7 +200,7 @@ class Assumptions:
         self.refuse(f"{compute.__name__} of {', '.join(map(real_text, args))}", *args)
 
     def decide_real(self, sign: str, a: Any, b: Any) -> bool:
-        """Whether a comparison holds for the example; the answer becomes an assumption."""
+        """Decide a comparison by the example; the answer becomes an assumption."""
         if is_unbacked(a, b):
             self.refuse(f"{real_text(a)} {sign} {real_text(b)}", a, b)
         left, right = (v.hint if isinstance(v, Real) else hint(v) for v in (a, b))
@@ -206,17 +211,18 @@ class Assumptions:
         return fact.answer
 
     def pin_real(self, value: Real) -> float:
-        """The example's value as a plain number, which becomes an assumption."""
+        """Returns the example's value as a plain number, which becomes an assumption."""
         if is_unbacked(value):
             self.refuse(f"the value of {value}", value)
         number = float(value.hint)
-        self.decide_real("==", value, value if number != number else number)  # nan is what does not equal itself
+        # for nan the assumption is that the value does not equal itself
+        self.decide_real("==", value, value if number != number else number)
         if number == 0:
             self.decide_real("==", Real(sign_of, (value,), self), sign_of(number))
         return number
 
     def decide(self, sign: str, a: IntLike, b: IntLike) -> bool:
-        """Whether `a < b` or `a == b`: by proof, by an earlier answer, or by the example and a new assumption."""
+        """Decide `a < b` or `a == b`: by proof, by an earlier answer, or by the example and a new assumption."""
         known = self.prove(sign, a, b)
         if known is not None:
             return known
@@ -229,7 +235,7 @@ class Assumptions:
         return answer
 
     def prove(self, sign: str, a: IntLike, b: IntLike) -> bool | None:
-        """Whether `a < b` or `a == b` for all sizes under the assumptions so far; None where that is not known."""
+        """Whether `a < b` or `a == b` for all sizes under the assumptions so far; None if that is unknown."""
         difference = _reduced(self.simplify(b - a))
         if sign == "<":
             if self._at_least(difference, 1):
@@ -250,7 +256,9 @@ class Assumptions:
         return same(self._without_divisions(self.simplify(value)), 0)
 
     def _without_divisions(self, value: IntLike) -> IntLike:
-        """A value that is 0 where `value` is, in which divisions known to be exact are gone: 2*(s // 2) is s."""
+        """Returns a value that is 0 where `value` is, without divisions that are known to be exact: 2*(s // 2) becomes
+        s.
+        """
         for _ in range(4):
             exact = [f for f in _top(value) if type(f) is Division and same(modulo(f.of, f.by), 0)]
             if not exact or not isinstance(value, Size):
@@ -278,7 +286,7 @@ class Assumptions:
         return False
 
     def pin(self, value: Size) -> int:
-        """The example's value as a plain number: from now on the size is that number."""
+        """Returns the example's value as a plain number, and assumes that the size equals that number."""
         simple = self.simplify(value)
         if not isinstance(simple, Size):
             return simple
@@ -289,18 +297,20 @@ class Assumptions:
         return number
 
     def simplify(self, value: IntLike) -> IntLike:
-        """The value with all known equalities substituted."""
+        """Returns the value with all known equalities substituted."""
         if self._values and isinstance(value, Size):
             return substitute(value, self._values)
         return value
 
     def value_of(self, factor: Factor) -> IntLike:
-        """The known value of a division or a remainder, else the factor itself."""
+        """Returns the known value of a division or a remainder, else the factor itself."""
         known = self._values.get(factor)
         return of_factor(factor) if known is None else known
 
     def taken_back(self) -> Callable[[], bool]:
-        """A function that undoes all assumptions made after this call; it returns whether there were any."""
+        """Returns a function that undoes all assumptions made after this call; that function returns whether there were
+        any.
+        """
         count, ranges = len(self.assumed), [(symbol, symbol.low, symbol.high) for symbol in self.symbols]
         answers, asked, values, least = {**self._answers}, {*self._asked}, {**self._values}, [*self._least]
 
@@ -326,7 +336,7 @@ class Assumptions:
         self.assumed.append(fact)
 
     def _usual(self, sign: str, difference: IntLike) -> bool:
-        """The answer for sizes of 2 and more, where derivative formulas ask whether a size is 0 or 1."""
+        """Decide a comparison as for sizes of at least 2, where derivative formulas compare a size with 0 or 1."""
         if usually(difference, 1, 2):
             return sign == "<"
         if usually(-difference, 0 if sign == "<" else 1, 2):
@@ -339,14 +349,14 @@ class Assumptions:
         self.refuse(asked, a, b, hint=hint)
 
     def expect(self, fact: Assumed, text: str, error: str) -> None:
-        """Assume a fact about values that compiled code checks: it raises where the fact does not hold."""
+        """Assume a fact about values that compiled code checks: the code raises an error if the fact is false."""
         self.granted += 1
         if self.expects is not None:
             self.expects(fact, text, error)
         self.learn(fact)
 
     def learn(self, fact: Assumed) -> None:
-        """`fact` holds because compiled code checks it: no guard needs to."""
+        """Record that `fact` is true because compiled code checks it, so that no guard is needed."""
         difference = self.simplify(fact.right - fact.left)
         if not fact.holds(_Guesses()):
             _change_guess(difference, fact.sign)
@@ -363,15 +373,18 @@ class Assumptions:
         self.tightened += 1
 
     def _refuse_pinned(self, fact: Assumed) -> None:
-        """A size that the user marked dynamic must not become a number (or another size's value)."""
+        """Raise an error if the fact would make a size that the user marked as dynamic a number (or another size's
+        value).
+        """
         difference = self.simplify(fact.right - fact.left)
         marked = [s for s in symbols(difference) if s in self.kept]
         if len(set(symbols(difference))) == 1 and marked and not any(type(f) is Modulo for f in _factors(difference)):
             self.refused = _pinned_although_marked(fact, marked[0])
-            raise _pinned_although_marked(fact, marked[0])  # this one holds the frames that it passes
+            # the raised error keeps the frames through which it passes alive
+            raise _pinned_although_marked(fact, marked[0])
 
     def _learn(self, difference: IntLike) -> None:
-        """From `difference == 0`: a factor that stands alone with coefficient 1 equals the rest."""
+        """Derive from `difference == 0` that a factor which is a term alone with coefficient 1 equals the rest."""
         if not isinstance(difference, Size):
             return
         unit = math.gcd(*(c for _, c in difference.terms))
@@ -381,13 +394,15 @@ class Assumptions:
             factor = monomial[0]
             rest = make({m: -d // c for m, d in difference.terms if m != monomial})
             if factor in _factors(rest) or (is_unbacked(rest) and not is_unbacked(of_factor(factor))):
-                continue  # a symbol of an input is not replaced by an unbacked one
+                continue  # an input's symbol is not replaced by an unbacked one
             single = {factor: rest}
             self._values = {f: substitute(v, single) for f, v in self._values.items()} | single
             return
 
     def _tighten(self, difference: IntLike, least: int) -> None:
-        """From `difference >= least`: the range of a symbol that is alone in it, else an answer for later questions."""
+        """Derive from `difference >= least` the range of a symbol that is its only term, else an answer for later
+        comparisons.
+        """
         self._least.append((difference, least))
         if not isinstance(difference, Size) or len(difference.terms) > 2:
             return
@@ -398,13 +413,15 @@ class Assumptions:
         bound = -(-(least - constant) // c) if c > 0 else (constant - least) // -c
         self.tightened += 1
         if type(factor) is Division and not isinstance(factor.by, Size):
-            by: int = factor.by  # a // b >= n says a >= n * b; a // b <= n says a <= n * b + b - 1
+            by: int = factor.by  # a // b >= n implies a >= n * b; a // b <= n implies a <= n * b + b - 1
             self._tighten(factor.of - bound * by if c > 0 else bound * by + by - 1 - factor.of, 0)
         elif isinstance(factor, Symbol):
             self._limit(factor, bound, c > 0)
 
     def _limit(self, symbol: Symbol, bound: int, below: bool) -> None:
-        """A bound of a symbol: the least value if `below`, else the greatest. Where both are equal it is known."""
+        """Set a bound of a symbol: the minimum if `below`, else the maximum. If both are equal, the symbol's value is
+        known.
+        """
         if below:
             symbol.low = max(symbol.low, bound)
         else:
@@ -449,14 +466,14 @@ def _change_guess(difference: IntLike, sign: str) -> None:
 
 
 _GUESS = 1024
-"""The example of a number without one, for estimates of work."""
+"""Example value, for estimates of work, of a number without an example."""
 
 _NEVER_RAISE = frozenset({operator.add, operator.sub, operator.mul, operator.neg, operator.abs, float})
-"""What Python's floats compute for all values as tensors do."""
+"""Functions that Python's floats and tensors compute alike for all values."""
 
 
 def _reduced(difference: IntLike) -> IntLike:
-    """The difference without positive factors that all of its terms share: its sign is the same."""
+    """Returns the difference divided by positive factors that all of its terms share; its sign is the same."""
     if not isinstance(difference, Size):
         return difference
     shared = list(difference.terms[0][0])
@@ -472,19 +489,21 @@ def _reduced(difference: IntLike) -> IntLike:
 
 
 def _top(value: IntLike) -> list[Factor]:
-    """The factors of a size's products."""
+    """Returns the factors of a size's products."""
     return [f for monomial, _ in value.terms for f in monomial] if isinstance(value, Size) else []
 
 
 def _question(sign: str, difference: IntLike) -> tuple[str, str]:
-    """`difference > 0` or `difference == 0` as a key. `a - b` and `b - a` are one question of equality."""
+    """Returns a key of the comparison `difference > 0` or `difference == 0`. `a - b` and `b - a` have the same key for
+    equality.
+    """
     if sign == "==" and isinstance(difference, Size) and difference.terms[0][1] < 0:
         difference = -difference
     return sign, key(difference)
 
 
 def _factors(value: IntLike) -> set[Factor]:
-    """The factors at the top of a size, and those inside of them."""
+    """Returns the factors of a size's products, and the factors inside of these."""
     found: set[Factor] = set()
     if isinstance(value, Size):
         for monomial, _ in value.terms:

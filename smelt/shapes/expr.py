@@ -1,11 +1,11 @@
-"""Integer index expressions: a linear form over variables and floor-div / mod atoms, simplified as it is built.
+"""Integer index expressions: linear forms over variables, floor divisions and remainders, simplified as they are built.
 
-Used by loops (index remaps of views), schedule (are two accesses equal, do they cover the same elements) and codegen
-(strides, hoisting). Every variable has a range 0 .. size-1, so most divisions that reshapes bring in fold away.
-Division and remainder round towards minus infinity, as in Python.
+They are used by loops (index remaps of views), schedule (whether two accesses are equal or cover the same elements) and
+codegen (strides, hoisting). Every variable has a range 0 .. size-1, so most divisions that reshapes introduce are
+simplified away. Division and remainder round towards minus infinity, as in Python.
 
-Coefficients, constants, sizes and divisors are plain numbers or symbolic sizes (`smelt.shapes.size`). Two of these are
-told apart here by their form: what is not known to be equal is kept apart, and nothing is assumed.
+Coefficients, constants, sizes and divisors are plain numbers or symbolic sizes (`smelt.shapes.size`). These are
+compared by form in this module: two that are not known to be equal are treated as different, and nothing is assumed.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from smelt.shapes.size import (
 )
 
 FAR = 2**62
-"""Stands for a bound that is not known."""
+"""Represents an unknown bound."""
 
 
 class Atom:
-    """What a linear form is made of: a variable, a runtime value, a floor division or a remainder.
+    """An atom of a linear form: a variable, a runtime value, a floor division or a remainder.
 
     Attributes:
-        key: identity; it holds the sizes of variables, because simplified forms depend on them and are remembered.
-        text: what is printed.
+        key: identity; it contains the sizes of variables, because simplified forms depend on them and are cached.
+        text: the printed form.
     """
 
     __slots__ = ("key", "text", "low", "high", "_hash")
@@ -70,12 +70,12 @@ class Var(Atom):
 
 
 class Runtime(Atom):
-    """An integer loaded from memory; `value` is whatever the interpreter of the loop body made of it."""
+    """An integer loaded from memory; `value` is the value that the interpreter of the loop body made of it."""
 
     __slots__ = ("value",)
 
     def __init__(self, name: str, size: IntLike, value: object = None) -> None:
-        # forms are remembered beyond one kernel: the same name may stand for another value in the next
+        # forms are cached beyond one kernel: the same name may represent another value in the next
         of = "" if value is None else f":{value!r}"
         super().__init__(f"{name}:{_identity(size)}{of}", name, 0, _last(size))
         self.value = value
@@ -170,11 +170,11 @@ class Expr:
     __repr__ = __str__
 
     def key(self) -> str:
-        """Text that is equal exactly for equal expressions."""
+        """Returns text that is equal exactly for equal expressions."""
         return "+".join([f"{_identity(c)}*{atom.key}" for atom, c in self.terms] + [_identity(self.const)])
 
     def range(self) -> tuple[IntLike, IntLike]:
-        """The lowest and highest value (bounds that hold; exact for sums of different variables)."""
+        """Returns the lowest and highest value (valid bounds, which are exact for sums of different variables)."""
         if self._range is None:
             low = high = self.const
             for atom, c in self.terms:
@@ -194,18 +194,20 @@ class Expr:
         return self._range
 
     def coefficient(self, atom: Atom) -> IntLike:
-        """The factor of `atom` in the linear form, 0 when absent. Occurrences inside other atoms do not count."""
+        """Returns the factor of `atom` in the linear form, 0 when absent. Occurrences inside other atoms are not
+        included.
+        """
         for other, c in self.terms:
             if other == atom:
                 return c
         return 0
 
     def is_linear(self) -> bool:
-        """True when every atom is a loop variable."""
+        """Whether every atom is a loop variable."""
         return all(type(atom) is Var for atom, _ in self.terms)
 
     def atoms(self) -> Iterator[Atom]:
-        """Variables and runtime values, also those inside divisions; repeats are possible."""
+        """Yields variables and runtime values, also those inside divisions; repeats are possible."""
         for atom, _ in self.terms:
             if isinstance(atom, (Quotient, Remainder)):
                 yield from atom.of.atoms()
@@ -213,14 +215,14 @@ class Expr:
                 yield atom
 
     def divisions(self) -> Iterator[Quotient | Remainder]:
-        """Every floor-div and mod atom, inner ones first."""
+        """Yields every floor division and remainder, inner ones first."""
         for atom, _ in self.terms:
             if isinstance(atom, (Quotient, Remainder)):
                 yield from atom.of.divisions()
                 yield atom
 
     def substitute(self, values: Mapping[Atom, Expr]) -> Expr:
-        """The expression with variables replaced, simplified anew."""
+        """Returns the expression with variables replaced, simplified anew."""
         if not self.terms:
             return self
         result = constant(self.const)
@@ -235,7 +237,7 @@ class Expr:
         return result
 
     def evaluate(self, values: Mapping[Atom, int], sizes: Mapping[Symbol, int] | None = None) -> int:
-        """The value for given variables (any type with + * // % works, such as integer arrays) and symbols."""
+        """Returns the value for given variables (any type with + * // % works, such as integer arrays) and symbols."""
         result = value_in(self.const, sizes)
         for atom, c in self.terms:
             if isinstance(atom, Quotient):
@@ -253,17 +255,17 @@ ONE = Expr((), 1)
 
 
 def constant(value: IntLike) -> Expr:
-    """The expression of one number."""
+    """Returns the expression of one number."""
     return ZERO if _is_zero(value) else Expr((), value)
 
 
 def variable(atom: Atom) -> Expr:
-    """The expression of one atom; a variable with a single value is 0."""
+    """Returns the expression of one atom; a variable with a single value is 0."""
     return ZERO if _is_zero(atom.low) and _is_zero(atom.high) else Expr(((atom, 1),), 0)
 
 
 def flat_index(index: Sequence[Expr], strides: Sequence[IntLike]) -> Expr:
-    """sum(index * stride)."""
+    """Returns sum(index * stride)."""
     sums: dict[Atom, IntLike] = {}
     const: IntLike = 0
     for component, stride in zip(index, strides, strict=True):
@@ -274,10 +276,11 @@ def flat_index(index: Sequence[Expr], strides: Sequence[IntLike]) -> Expr:
 
 
 def reshape_index(index: Sequence[Expr], new: Sequence[IntLike], old: Sequence[IntLike]) -> tuple[Expr, ...]:
-    """Where element `index` of a tensor of shape `new` lies in the row-major tensor of shape `old`.
+    """Returns the index, in the row-major tensor of shape `old`, of element `index` of a tensor of shape `new`.
 
     Sizes are matched in groups of equal product, so that divisions appear only inside a group that needs them. Symbolic
-    products are matched by form; which side to extend is told by the example, and at worst everything is one group.
+    products are matched by form; the example decides which side to extend, and in the worst case all sizes are one
+    group.
     """
     plain = not is_symbolic(new) and not is_symbolic(old)  # comparing symbolic sizes may assume something
     return (_remembered if plain else _reshaped)(tuple(index), tuple(new), tuple(old))
@@ -331,17 +334,17 @@ def _is_zero(value: IntLike) -> bool:
 
 
 def _last(size: IntLike) -> IntLike:
-    """The highest value of a variable."""
+    """Returns the highest value of a variable."""
     return size - 1 if isinstance(size, Size) else max(size - 1, 0)
 
 
 def _identity(value: IntLike) -> str:
-    """Text that tells sizes apart, those of different graphs too."""
+    """Returns text that distinguishes sizes, those of different graphs included."""
     return key(value) if isinstance(value, Size) else str(value)
 
 
 def _factor(value: IntLike) -> str:
-    """Text of a number inside a product."""
+    """Returns the text of a number inside a product."""
     return f"({value})" if isinstance(value, Size) and len(value.terms) > 1 else str(value)
 
 
@@ -350,7 +353,9 @@ def _key(term: tuple[Atom, IntLike]) -> str:
 
 
 def _without_remainder(sums: dict[Atom, IntLike], atom: Remainder, c: IntLike) -> dict[Atom, IntLike] | None:
-    """The terms with c*y, but for its constant, in place of c*(y % n) and c*n*(y // n); None without the latter."""
+    """Returns the terms with c*y, except for its constant, in place of c*(y % n) and c*n*(y // n); None if the latter
+    is absent.
+    """
     whole = _floordiv(atom.of, atom.by)
     if len(whole.terms) != 1 or not _is_zero(whole.const) or not same(whole.terms[0][1], 1):
         return None
@@ -379,7 +384,7 @@ def _normal(sums: dict[Atom, IntLike], const: IntLike) -> Expr:
 
 
 def _as_in(sums: dict[Atom, IntLike], quotient: Atom) -> Atom:
-    """An equal atom that is among the terms, if there is one: (y // a + x) // b is (y + a*x) // (a*b)."""
+    """Returns an equal atom that is among the terms, if there is one: (y // a + x) // b equals (y + a*x) // (a*b)."""
     if quotient in sums or type(quotient) is not Quotient:
         return quotient
     inner = next((a for a, c in quotient.of.terms if type(a) is Quotient and same(c, 1)), None)
@@ -399,7 +404,9 @@ def _quotient_range(of: Expr, by: IntLike) -> tuple[IntLike, IntLike]:
 
 
 def _split(e: Expr, by: IntLike) -> tuple[Expr, Expr]:
-    """e as by * quotient + rest, term by term; the rest keeps a constant in 0 .. by-1 (where all are numbers)."""
+    """Returns (quotient, rest) with e = by * quotient + rest, term by term; the rest keeps a constant in 0 .. by-1 (if
+    all are numbers).
+    """
     whole, rest = [], []
     for atom, c in e.terms:
         quotient = exact_quotient(c, by)
@@ -412,7 +419,9 @@ def _split(e: Expr, by: IntLike) -> tuple[Expr, Expr]:
 
 
 def _digits(rest: Expr, by: IntLike) -> tuple[IntLike, Expr, Expr] | None:
-    """rest = unit * high + low with 0 <= low < unit and unit dividing `by`: the mixed-radix cut of a reshape."""
+    """Returns (unit, high, low) with rest = unit * high + low, 0 <= low < unit and unit dividing `by`, the mixed-radix
+    cut of a reshape; or None.
+    """
     for unit in sorted({common(c, by) for _, c in rest.terms}, key=hint, reverse=True):
         if same(unit, 1):
             return None
@@ -424,7 +433,7 @@ def _digits(rest: Expr, by: IntLike) -> tuple[IntLike, Expr, Expr] | None:
 
 
 def _one_quotient(low: IntLike, high: IntLike, by: IntLike) -> IntLike | None:
-    """`low // by` where that is known to equal `high // by`, else None."""
+    """Returns `low // by` if it is known to equal `high // by`, else None."""
     if not isinstance(low, Size) and not isinstance(high, Size) and not isinstance(by, Size):
         return low // by if low // by == high // by else None
     if known_at_most(0, low) and known_less(high, by):
@@ -478,7 +487,7 @@ def _mod(e: Expr, by: IntLike) -> Expr:
 
 
 def forget_divisions() -> None:
-    """Drop the remembered quotients, remainders and reshapes, which hold symbols."""
+    """Clear the caches of quotients, remainders and reshapes, which keep symbols alive."""
     _remembered.cache_clear()
     _floordiv.cache_clear()
     _mod.cache_clear()

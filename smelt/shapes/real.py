@@ -1,7 +1,7 @@
 """Symbolic floating-point numbers, known when compiled code runs: learning rates, scales, numbers computed from sizes.
 
 A `Real` is an expression over numbers among the inputs and symbolic sizes. It computes as Python's float does. A
-comparison is answered for the example at hand and becomes an assumption; `float(real)` pins it to the example's value.
+comparison is decided by the example and becomes an assumption; `float(real)` pins the number to the example's value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def sign_of(value: float) -> float:
-    """-1.0 or 1.0, also of a zero."""
+    """Returns -1.0 or 1.0, also for a zero."""
     return math.copysign(1.0, value)
 
 
@@ -40,13 +40,13 @@ _SIGNS: dict[Callable[..., Any], str] = {
 
 
 class Real:
-    """`compute(*args)` over Reals, Sizes and numbers; a leaf has a `name` instead.
+    """A number `compute(*args)` over Reals, Sizes and numbers; a leaf has a `name` instead.
 
     Attributes:
         hint: the value in the example.
-        owner: the assumptions that answer questions about it.
+        owner: the assumptions that decide comparisons of it.
         key: identity as text.
-        origin: for an unbacked leaf, where it is read (see `unbacked`).
+        origin: for an unbacked leaf, the position where it is read (see `unbacked`).
     """
 
     __slots__ = ("compute", "args", "name", "hint", "owner", "key", "origin")
@@ -137,10 +137,11 @@ class Real:
 
 
 def make(compute: Callable[..., Any], *args: Any) -> Any:
-    """`compute(*args)` as a Real.
+    """Returns `compute(*args)` as a Real.
 
     Raises:
-        TypeError: it is no float (a complex root): the caller's program raises what eager would, on the example.
+        TypeError: the result is not a float (a complex root): the caller's program then raises the same error as eager,
+            for the example.
     """
     owner = next((a.owner for a in args if isinstance(a, (Real, Size))), None)
     if owner is None:
@@ -160,7 +161,7 @@ def _key(value: Any) -> str:
 
 
 def real_text(value: Any) -> str:
-    """Python source over the names of symbols and leaves."""
+    """Returns Python source over the names of symbols and leaves."""
     if isinstance(value, Size):
         return f"({text(value)})"
     if isinstance(value, float) and not math.isfinite(value):
@@ -173,21 +174,21 @@ def real_text(value: Any) -> str:
 
 
 def leaves(value: Any) -> set[Real]:
-    """The inputs that a Real is made of."""
+    """Returns the inputs of which a Real is made."""
     if not isinstance(value, Real):
         return set()
     return {value} if value.compute is None else set().union(*map(leaves, value.args))
 
 
 def sizes_in(value: Any) -> set[Any]:
-    """The symbols of the sizes in a Real."""
+    """Returns the symbols of the sizes in a Real."""
     if isinstance(value, Size):
         return set(symbols(value))
     return set().union(*map(sizes_in, value.args)) if isinstance(value, Real) and value.args else set()
 
 
 def evaluate_real(value: Any, numbers: Mapping[Any, Any]) -> Any:
-    """The number, for given values of leaves (by name) and of symbols."""
+    """Returns the number, for given values of leaves (by name) and of symbols."""
     if isinstance(value, Size):
         return evaluate(value, numbers)
     if not isinstance(value, Real):

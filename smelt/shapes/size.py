@@ -1,9 +1,9 @@
-"""Symbolic sizes: polynomials over symbols that stand for a dimension (or an integer argument) of the running call.
+"""Symbolic sizes: polynomials over symbols, each of which represents a dimension (or an integer argument) of a call.
 
-A `Size` behaves like the positive integer that it stands for. Arithmetic stays symbolic. A comparison is answered from
-the ranges of the symbols where that is enough; else the answer for the example at hand is taken and written down as an
-assumption (see `assumptions`), which becomes a guard of the compiled code. So no use of a Size can be wrong, only less
-general than it might be: `int(size)` pins it to the example's value.
+A `Size` behaves like the positive integer that it represents. Arithmetic stays symbolic. A comparison is decided by the
+ranges of the symbols if these are sufficient; else the example decides it, and the answer is recorded as an assumption
+(see `assumptions`), which becomes a guard of the compiled code. So no use of a Size can be wrong, only less general
+than possible: `int(size)` pins it to the example's value.
 
 Results that are plain numbers are `int`: code that never meets a symbol never meets a Size.
 """
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 IntLike: TypeAlias = Union[int, "Size"]
 Monomial: TypeAlias = "tuple[Factor, ...]"
 Bound: TypeAlias = int | None
-"""None: no bound on that side."""
+"""Type of a bound; None: no bound on that side."""
 
 
 class Factor:
-    """What a monomial is a product of: a symbol, or a floor division or remainder of two sizes.
+    """A factor of a monomial: a symbol, or a floor division or remainder of two sizes.
 
     Attributes:
         key: identity as text; unique in the process.
-        hint: the value in the example at hand.
-        low, high: bounds that hold for every value it may have.
+        hint: the value in the example.
+        low, high: bounds of all values that it may have.
     """
 
     __slots__ = ("key", "hint", "owner", "_hash")
@@ -54,11 +54,12 @@ class Factor:
 
 
 class Symbol(Factor):
-    """A number that is known when the compiled code runs. Made by `Assumptions.symbol`.
+    """A number that is known when the compiled code runs; created by `Assumptions.symbol`.
 
     Attributes:
-        origin: where it is read, when only the values of a tensor tell it (see `unbacked`); the hint is then a guess.
-        wide: it is any integer of 64 bits; others are sizes, which memory bounds.
+        origin: the position where it is read, if it is known only from the values of a tensor (see `unbacked`), else
+            None; the hint is then a guess.
+        wide: whether it may be any integer of 64 bits; other symbols are sizes, which memory bounds.
     """
 
     __slots__ = ("name", "low", "high", "origin", "wide")
@@ -81,7 +82,7 @@ class Symbol(Factor):
 
 
 class Division(Factor):
-    """`of // by` (or `of % by`, see Modulo) where that is no polynomial; `by` is positive."""
+    """The floor division `of // by` (or `of % by`, see Modulo) if that is not a polynomial; `by` is positive."""
 
     __slots__ = ("of", "by", "_known", "_bounds")
     sign = "//"
@@ -95,12 +96,12 @@ class Division(Factor):
 
     @property
     def low(self) -> int:  # type: ignore[override]
-        """The lowest value, as far as is known by now."""
+        """Lowest value, as far as it is currently known."""
         return self._up_to_date()[0]
 
     @property
     def high(self) -> Bound:  # type: ignore[override]
-        """The highest value, as far as is known by now."""
+        """Highest value, as far as it is currently known."""
         return self._up_to_date()[1]
 
     def _up_to_date(self) -> tuple[int, Bound]:
@@ -111,7 +112,8 @@ class Division(Factor):
 
     def bounds(self) -> tuple[int, Bound]:
         low, high = bounds(self.of)
-        smallest, largest = max(lowest(self.by) or 1, 1), bounds(self.by)[1]  # it was asked whether `by` is positive
+        # a comparison has already shown that `by` is positive
+        smallest, largest = max(lowest(self.by) or 1, 1), bounds(self.by)[1]
         if low is None:
             bottom = -(10**18)
         else:
@@ -123,7 +125,7 @@ class Division(Factor):
 
 
 class Modulo(Division):
-    """`of % by` where that is no polynomial."""
+    """The remainder `of % by` if that is not a polynomial."""
 
     __slots__ = ()
     sign = "%"
@@ -135,9 +137,9 @@ class Modulo(Division):
 
 
 class Size:
-    """`sum(coefficient * monomial)` with at least one factor. Immutable; equal forms have equal hashes.
+    """The sum `sum(coefficient * monomial)` with at least one factor. Immutable; equal forms have equal hashes.
 
-    `==` is a question about numbers and may add an assumption; `same(a, b)` compares forms.
+    `==` compares numbers and may add an assumption; `same(a, b)` compares forms.
     """
 
     __slots__ = ("terms", "_hash", "_bounds")
@@ -152,7 +154,7 @@ class Size:
 
     @property
     def owner(self) -> Assumptions:
-        """The assumptions that its symbols belong to."""
+        """The assumptions to which its symbols belong."""
         for monomial, _ in self.terms:
             if monomial:
                 return monomial[0].owner
@@ -222,7 +224,7 @@ class Size:
     def __abs__(self) -> IntLike:
         return self if self >= 0 else -self
 
-    # questions: answered by proof, else by the example and an assumption
+    # comparisons: decided by proof, else by the example and an assumption
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -273,7 +275,7 @@ class Size:
 
 
 def _operand(value: IntLike) -> str:
-    """Text that may stand beside an operator."""
+    """Returns text that may be an operand of an operator."""
     source = text(value)
     return source if source.isidentifier() or source.isdecimal() else f"({source})"
 
@@ -282,14 +284,14 @@ def _operand(value: IntLike) -> str:
 
 
 def terms_of(value: IntLike) -> tuple[tuple[Monomial, int], ...]:
-    """The terms of a Size or of a number."""
+    """Returns the terms of a Size or of a number."""
     if isinstance(value, Size):
         return value.terms
     return (((), int(value)),) if value else ()
 
 
 def make(sums: Mapping[Monomial, int]) -> IntLike:
-    """The simplest value with these coefficients: a plain int where no factor is left."""
+    """Returns the simplest value with these coefficients: a plain int if no factor is left."""
     terms = [(m, c) for m, c in sums.items() if c]
     if not terms:
         return 0
@@ -300,17 +302,17 @@ def make(sums: Mapping[Monomial, int]) -> IntLike:
 
 
 def _order(term: tuple[Monomial, int]) -> tuple[int, list[str]]:
-    """Products first, the number last."""
+    """Sort key of terms: products first, the number last."""
     return (-len(term[0]), [f.key for f in term[0]])
 
 
 def of_factor(factor: Factor) -> Size:
-    """The size of one factor."""
+    """Returns the size of one factor."""
     return Size((((factor,), 1),))
 
 
 def as_symbol(value: object) -> Symbol | None:
-    """The symbol that a value is, when it is one and nothing more."""
+    """Returns the symbol if the value consists only of a symbol, else None."""
     if isinstance(value, Size) and len(value.terms) == 1:
         (monomial, c) = value.terms[0]
         if c == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
@@ -319,24 +321,24 @@ def as_symbol(value: object) -> Symbol | None:
 
 
 def same(a: IntLike, b: IntLike) -> bool:
-    """True when both have the same form. Asks nothing and assumes nothing."""
+    """Whether both have the same form. Adds no assumption."""
     if isinstance(a, Size):
         return isinstance(b, Size) and a.terms == b.terms
     return not isinstance(b, Size) and a == b
 
 
 def same_all(a: Sequence[IntLike], b: Sequence[IntLike]) -> bool:
-    """True when both have the same forms, one by one. Asks nothing."""
+    """Whether both have the same forms, one by one. Adds no assumption."""
     return len(a) == len(b) and all(map(same, a, b))
 
 
 def key(value: IntLike) -> str:
-    """Text that is equal exactly for equal forms."""
+    """Returns text that is equal exactly for equal forms."""
     return "+".join(f"{c}*{'*'.join(f.key for f in m)}" for m, c in terms_of(value)) or "0"
 
 
 def text(value: IntLike) -> str:
-    """Python source over the symbols' names."""
+    """Returns Python source over the symbols' names."""
     terms: list[str] = []
     for monomial, c in terms_of(value):
         factors = [repr(f) for f in monomial]
@@ -348,7 +350,7 @@ def text(value: IntLike) -> str:
 
 
 def substitute_names(source: str, names: Mapping[str, str]) -> str:
-    """Python source of a size with its symbols' names replaced."""
+    """Returns Python source of a size with its symbols' names replaced."""
     return _NAME.sub(lambda found: names.get(found.group(), found.group()), source)
 
 
@@ -356,7 +358,9 @@ _NAME = re.compile(r"\b[fsu]\d+\b")
 
 
 def hint(value: IntLike) -> int:
-    """The value in the example at hand. For estimates: a choice that depends on it must not be one of meaning."""
+    """Returns the value in the example. It is for estimates only: a choice that depends on it must not change
+    results.
+    """
     if not isinstance(value, Size):
         return value
     total = 0
@@ -368,7 +372,7 @@ def hint(value: IntLike) -> int:
 
 
 def evaluate(value: IntLike, values: Mapping[Symbol, int]) -> int:
-    """The number for given values of the symbols."""
+    """Returns the number for given values of the symbols."""
     if not isinstance(value, Size):
         return value
     total = 0
@@ -383,7 +387,7 @@ def evaluate(value: IntLike, values: Mapping[Symbol, int]) -> int:
 
 
 def substitute(value: IntLike, values: Mapping[Factor, IntLike]) -> IntLike:
-    """The value with some factors replaced."""
+    """Returns the value with some factors replaced."""
     if not isinstance(value, Size):
         return value
     total: IntLike = 0
@@ -403,12 +407,12 @@ def substitute(value: IntLike, values: Mapping[Factor, IntLike]) -> IntLike:
 
 
 def simplified(values: Any) -> Any:
-    """Sizes with what their owner learned about them put in."""
+    """Returns sizes with the equalities substituted that their owner has learned."""
     return tuple(v.owner.simplify(v) if isinstance(v, Size) else v for v in values)
 
 
 def value_in(value: IntLike, values: Mapping[Symbol, int] | None) -> int:
-    """The number: a plain one as it is, a Size for given values of the symbols."""
+    """Returns a plain number unchanged, and the number of a Size for given values of the symbols."""
     if not isinstance(value, Size):
         return value
     assert values is not None, f"no values for the symbols of {value}"
@@ -416,7 +420,7 @@ def value_in(value: IntLike, values: Mapping[Symbol, int] | None) -> int:
 
 
 def symbols(*values: IntLike) -> Iterator[Symbol]:
-    """The symbols in these values, inner ones too; repeats are possible."""
+    """Yields the symbols in these values, inner ones included; repeats are possible."""
     for value in values:
         if isinstance(value, Size):
             for monomial, _ in value.terms:
@@ -429,18 +433,19 @@ def symbols(*values: IntLike) -> Iterator[Symbol]:
 
 
 def is_symbolic(values: Iterable[object]) -> bool:
-    """True when one of them is a Size."""
-    for value in values:  # half the time of `any`: metas are asked tens of thousands of times
+    """Whether one of them is a Size."""
+    # takes half the time of `any`, which matters because it runs tens of thousands of times for metas
+    for value in values:
         if isinstance(value, Size):
             return True
     return False
 
 
-# -- what holds for every value of the symbols -----------------------------------------------------------------------
+# -- facts that are true for every value of the symbols ------------------------------------------------------------
 
 
 def bounds(value: IntLike) -> tuple[Bound, Bound]:
-    """The lowest and highest number that it may be (bounds that hold, not always reached)."""
+    """Returns bounds of the number's values, which are valid but not always reached."""
     if not isinstance(value, Size):
         return value, value
     tightened = value.owner.tightened
@@ -469,29 +474,29 @@ def _product_bounds(monomial: Monomial) -> tuple[Bound, Bound]:
 
 
 def known_less(a: IntLike, b: IntLike) -> bool:
-    """True when a < b for every value of the symbols, as far as the bounds show. Assumes nothing."""
+    """Whether the bounds show that a < b for every value of the symbols. Adds no assumption."""
     low = lowest(b - a)
     return low is not None and low > 0
 
 
 def known_at_most(a: IntLike, b: IntLike) -> bool:
-    """True when a <= b for every value of the symbols, as far as the bounds show. Assumes nothing."""
+    """Whether the bounds show that a <= b for every value of the symbols. Adds no assumption."""
     low = lowest(b - a)
     return low is not None and low >= 0
 
 
 def smaller(a: IntLike, b: IntLike) -> IntLike:
-    """`min(a, b)`, which asks nothing where one is known to be at most the other."""
+    """Returns `min(a, b)`, without an assumption if one is known to be at most the other."""
     return a if known_at_most(a, b) else b if known_at_most(b, a) else min(a, b)
 
 
 def larger(a: IntLike, b: IntLike) -> IntLike:
-    """`max(a, b)`, which asks nothing where one is known to be at most the other."""
+    """Returns `max(a, b)`, without an assumption if one is known to be at most the other."""
     return a if known_at_most(b, a) else b if known_at_most(a, b) else max(a, b)
 
 
 def known_equal(a: IntLike, b: IntLike) -> bool:
-    """True when a == b for every value of the symbols under the assumptions so far. Assumes nothing."""
+    """Whether a == b for every value of the symbols under the assumptions so far. Adds no assumption."""
     if same(a, b):
         return True
     if not isinstance(a, Size) and not isinstance(b, Size):
@@ -501,21 +506,23 @@ def known_equal(a: IntLike, b: IntLike) -> bool:
 
 
 def known_divides(by: IntLike, value: IntLike) -> bool:
-    """True when `by` divides `value` for every value of the symbols. Assumes nothing."""
+    """Whether `by` divides `value` for every value of the symbols. Adds no assumption."""
     if not isinstance(by, Size) and not isinstance(value, Size):
         return by != 0 and value % by == 0
     return exact_quotient(value, by) is not None
 
 
 LARGEST = 2**63 - 1
-"""The largest number that a graph can represent."""
+"""Largest number that a graph can represent."""
 FAR = 2**62
-"""Beyond every size: PyTorch keeps sizes and counts of elements in 64 bits, and `x[1:]` ends at 2**63 - 1."""
+"""A number that exceeds every size: PyTorch keeps sizes and counts of elements in 64 bits, and `x[1:]` ends at 2**63 -
+1.
+"""
 
 
 def lowest(value: IntLike) -> Bound:
-    """A number that `value` never falls below, as high as three ways show it: the ranges of the factors, differences
-    of products joined term by term, and floor divisions bounded by what they divide.
+    """Returns a lower bound of `value`, the highest that three methods find: ranges of the factors, differences of
+    products joined term by term, and floor divisions bounded by their operands.
     """
     if not isinstance(value, Size):
         return value
@@ -533,7 +540,9 @@ def _higher(low: Bound, other: Bound) -> Bound:
 
 
 def _joined(value: Size) -> Bound:
-    """`s0*s1 - s0` has no bound by intervals alone: where a negative term divides a positive one, they are joined."""
+    """Returns a lower bound found by joining terms: `s0*s1 - s0` has no bound by intervals alone, so a negative term
+    that divides a positive one is joined with it.
+    """
     rest = dict(value.terms)
     total = 0
     for m, c in sorted(((m, c) for m, c in value.terms if c < 0 and m), key=lambda t: -len(t[0])):
@@ -542,7 +551,7 @@ def _joined(value: Size) -> Bound:
             left = _without(n, m)
             if left is None:
                 continue
-            per, _ = _product_bounds(left)  # n >= per * m
+            per, _ = _product_bounds(left)  # n >= per * m for all values
             if not per:
                 continue
             used = min(d, -(-need // per))
@@ -562,7 +571,9 @@ def _joined(value: Size) -> Bound:
 
 
 def _undivided(value: Size) -> Bound:
-    """By way of a multiple of the value without one floor division: `a // b` lies in [(a - b + 1) / b, a / b]."""
+    """Returns a lower bound derived from a multiple of the value without one floor division: `a // b` is in [(a - b +
+    1) / b, a / b].
+    """
     for found in dict.fromkeys(f for monomial, _ in value.terms for f in monomial):
         if type(found) is not Division or isinstance(found.by, Size):
             continue
@@ -583,7 +594,7 @@ def _undivided(value: Size) -> Bound:
 
 
 def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
-    """`monomial / divisor`, or None where it does not divide."""
+    """Returns `monomial / divisor`, or None if it does not divide."""
     left = list(monomial)
     for factor in divisor:
         if factor not in left:
@@ -596,7 +607,7 @@ def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
 
 
 def exact_quotient(value: IntLike, by: IntLike) -> IntLike | None:
-    """`value / by` where that is a polynomial for sure, else None."""
+    """Returns `value / by` if that is certainly a polynomial, else None."""
     if not isinstance(by, Size):
         if by == 0:
             return None
@@ -622,7 +633,9 @@ def exact_quotient(value: IntLike, by: IntLike) -> IntLike | None:
 
 
 def common(a: IntLike, b: IntLike) -> IntLike:
-    """A divisor of both: the greatest of two numbers; of polynomials one of them, or what all terms share."""
+    """Returns a divisor of both: the greatest one of two numbers; for polynomials one of them, or the common factor of
+    all terms.
+    """
     if not isinstance(a, Size) and not isinstance(b, Size):
         return math.gcd(a, b)
     for one, other in ((a, b), (b, a)):
@@ -641,12 +654,12 @@ def common(a: IntLike, b: IntLike) -> IntLike:
 
 
 def content(value: IntLike) -> int:
-    """The greatest number that divides the value whatever its symbols are."""
+    """Returns the greatest number that divides the value for all values of its symbols."""
     return math.gcd(*(c for _, c in value.terms)) if isinstance(value, Size) else value
 
 
 def split(value: IntLike, by: IntLike) -> tuple[IntLike, IntLike]:
-    """value = by * whole + rest, with every term that `by` divides in `whole`."""
+    """Returns (whole, rest) with value = by * whole + rest, where `whole` has every term that `by` divides."""
     if not isinstance(by, Size):
         if not isinstance(value, Size):
             return divmod(value, by)
@@ -669,7 +682,7 @@ def split(value: IntLike, by: IntLike) -> tuple[IntLike, IntLike]:
 
 
 def _common(a: IntLike, b: IntLike) -> IntLike:
-    """The largest product that divides every term of both."""
+    """Returns the largest product that divides every term of both."""
     terms = [*terms_of(a), *terms_of(b)]
     shared = list(terms[0][0])
     for monomial, _ in terms[1:]:
@@ -689,7 +702,7 @@ def _over(value: IntLike, by: IntLike) -> IntLike:
 
 
 def floordiv(value: IntLike, by: IntLike) -> IntLike:
-    """`value // by`, rounded towards minus infinity.
+    """Returns `value // by`, rounded towards minus infinity.
 
     Raises:
         ZeroDivisionError: `by` is 0.
@@ -712,7 +725,7 @@ def floordiv(value: IntLike, by: IntLike) -> IntLike:
 
 
 def _quotient(value: IntLike, by: IntLike) -> IntLike:
-    """The same for a positive `by`, which has no factor with `value` in common and does not divide it."""
+    """Returns `value // by` for a positive `by`, which has no factor in common with `value` and does not divide it."""
     owner = (value if isinstance(value, Size) else by).owner  # type: ignore[union-attr]
     whole, rest = split(value, by)
     if known_at_most(0, rest) and known_less(rest, by):
@@ -724,7 +737,7 @@ def _quotient(value: IntLike, by: IntLike) -> IntLike:
 
 
 def _nested_quotient(value: IntLike, by: IntLike) -> IntLike | None:
-    """(x // a + c) // b as (x + c*a) // (a*b), for numbers a, b and c; None where `value` is not of that form."""
+    """Returns (x // a + c) // b as (x + c*a) // (a*b), for numbers a, b and c; None if `value` is not of that form."""
     if not isinstance(value, Size) or isinstance(by, Size) or (len(value.terms) > 1 and value.terms[-1][0]):
         return None
     (m, c), *others = value.terms
@@ -735,7 +748,7 @@ def _nested_quotient(value: IntLike, by: IntLike) -> IntLike | None:
 
 
 def modulo(value: IntLike, by: IntLike) -> IntLike:
-    """`value % by`, with the sign of `by`.
+    """Returns `value % by`, with the sign of `by`.
 
     Raises:
         ZeroDivisionError: `by` is 0.

@@ -1,8 +1,8 @@
-"""Unbacked numbers, known from values of tensors only: results of `.item()`, the count of true elements of a mask.
+"""Unbacked numbers, known only from values of tensors: results of `.item()`, the count of true elements of a mask.
 
-A graph goes on with such a number as a symbol without an example. So no question about it may be answered by the
-example: it has a proof (from bounds that `torch._check` gave), or it is refused, and the graph ends where the number
-was read.
+A graph continues with such a number as a symbol without an example. So no comparison of it may be decided by an
+example: it is proved (from bounds given by `torch._check`), or it is refused, and the graph ends where the number was
+read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from smelt.shapes.size import IntLike, Size, Symbol, lowest, symbols
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a number is read.
+    """The position where a number is read.
 
     Attributes:
         step: the step of the capture at which the graph can end.
@@ -30,10 +30,10 @@ class Origin:
 
 
 class DataDependent(Unsupported):
-    """A question about an unbacked number that its bounds do not decide.
+    """Raised for a comparison of an unbacked number that its bounds do not decide.
 
     Attributes:
-        step: where the graph has to end instead.
+        step: the step at which the graph has to end instead.
         names: the names of the numbers.
     """
 
@@ -42,7 +42,7 @@ class DataDependent(Unsupported):
 
 
 def numbers_in(value: Any) -> Iterator[Any]:
-    """The unbacked symbols and leaves in a Size or Real; repeats are possible."""
+    """Yields the unbacked symbols and leaves in a Size or Real; repeats are possible."""
     if isinstance(value, Size):
         yield from (s for s in symbols(value) if s.origin is not None)
     elif hasattr(value, "compute"):
@@ -58,11 +58,11 @@ def is_unbacked(*values: Any) -> bool:
 
 
 def data_dependent(asked: str, among: Iterable[Any], at: str, hint: str) -> DataDependent:
-    """The refusal of a question.
+    """Returns the error for a comparison that cannot be decided.
 
     Args:
-        asked: what the program needs to know, as Python over the names of symbols.
-        among: the numbers in it; the graph ends where the last of them was read.
+        asked: the comparison, as Python source over the names of symbols.
+        among: the unbacked numbers in it; the graph ends where the last of them was read.
     """
     found = {number.name: number.origin for number in among}
     read = "; ".join(f"{name} is read at {origin.at}" for name, origin in found.items())
@@ -78,7 +78,7 @@ def data_dependent(asked: str, among: Iterable[Any], at: str, hint: str) -> Data
 
 
 def usually(value: IntLike, least: int, smallest: int = 1) -> bool:
-    """Whether `value >= least` if every unbacked size is `smallest` or more. Assumes nothing."""
+    """Whether `value >= least` if every unbacked size is at least `smallest`. Adds no assumption."""
     numbers = [s for s in numbers_in(value) if 0 <= s.low < smallest]
     if not numbers:
         return False
@@ -89,11 +89,11 @@ def usually(value: IntLike, least: int, smallest: int = 1) -> bool:
 
 @contextmanager
 def at_least(smallest: int, numbers: Collection[Symbol]) -> Iterator[None]:
-    """Within this context, these symbols are `smallest` or more."""
+    """A context in which these symbols are at least `smallest`."""
     before = [s.low for s in numbers]
     for symbol in numbers:
         symbol.low = max(symbol.low, smallest)
-        symbol.owner.tightened += 1  # bounds are remembered
+        symbol.owner.tightened += 1  # invalidates cached bounds
     try:
         yield
     finally:
@@ -108,4 +108,4 @@ def may_be_empty(symbol: Symbol) -> bool:
 
 
 LOWEST = -(2**63)
-"""The least that a number read from a tensor may be."""
+"""Lowest value of a number that is read from a tensor."""
