@@ -48,12 +48,10 @@ def compile(
     Args:
         model: an `nn.Module` or a callable; without it, a decorator is returned.
         fullgraph: a graph break is an error (`Unsupported`) instead of a second graph.
-        dynamic: None: the sizes of the first call are static; sizes (and whole numbers among the arguments) that a
-            later
-            call changes become symbols, so that the second version serves every size. True: sizes are symbols from the
-            first call. False: sizes are always static; a new size compiles a new version, up to
-            `options={"recompile_limit": 8}`.
-            `smelt.mark_dynamic` and `smelt.mark_static` decide for single dimensions.
+        dynamic: None: the sizes of the first call are static; sizes (and integers among the arguments) that a later
+            call changes become symbols, so that the second version supports every size. True: sizes are symbols from
+            the first call. False: sizes are always static; a new size compiles a new version, up to
+            `options={"recompile_limit": 8}`. `smelt.mark_dynamic` and `smelt.mark_static` decide for single dimensions.
         backend: "smelt", "aot_eager", "eager", a registered name, or a callable `(gm, example_inputs) -> callable`.
         mode: "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"; all the same on a CPU.
         options: single settings instead of a mode.
@@ -118,11 +116,10 @@ def explain(
 
 
 def lookup_backend(backend: str | Backend) -> Callable[..., Callable[..., Any]]:
-    """The function `(gm, example_inputs) -> callable` of a backend, found by its name.
+    """Returns the function `(gm, example_inputs) -> callable` of a backend, found by its name.
 
     Built-in backends also take `mode` and `options`, as `compile` does. The graph comes from another capture (Dynamo,
-    for
-    example), which checks its own guards: its symbolic sizes stay symbols, all other sizes are static.
+    for example), which checks its own guards: its symbolic sizes stay symbols, all other sizes are static.
 
     Raises:
         OptionError: the name is unknown (the message lists the valid names and the nearest one).

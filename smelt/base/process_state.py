@@ -192,9 +192,8 @@ def _as_the_program() -> Callable[[], None]:
 def interrupts_compilation() -> bool:
     """Whether this thread runs a signal handler that interrupted a compilation.
 
-    Such a handler compiles nothing: the interrupted compilation may have locked locks (smelt's or an executor's) that
-        are
-    not released before the handler returns.
+    Such a handler compiles nothing: the interrupted compilation may have acquired locks (smelt's or an executor's) that
+        are not released before the handler returns.
     """
     return _drawn.interrupted
 

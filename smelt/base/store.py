@@ -74,13 +74,11 @@ class Store:
     """A directory of checksummed entries, shared safely by many processes.
 
     In a folder that several users share (sticky, setgid or writable by a group) a private subfolder is used. Entries of
-    a
-    folder that cannot be written are still read.
+    a folder that cannot be written are still read.
 
     Args:
         root: the folder; made with mode 0700 if it is missing, otherwise left as it is. If another user could change
-            its
-            contents, or its file system is mounted noexec, a private temporary directory is used instead, with one
+            its contents, or its file system is mounted noexec, a private temporary directory is used instead, with one
             SmeltWarning, and removed at exit.
         limit: size in bytes above which entries are evicted; None: the smaller of 10 GiB and a tenth of the disk.
 

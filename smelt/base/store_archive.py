@@ -1,8 +1,7 @@
 """Exports the store as one file and imports it, for continuous integration and clusters with empty caches at start.
 
 The file is a zip archive of the store's entries under their kind and name, each with its checksum as on disk. The key
-of
-an entry includes the machine, the compiler and versions, so other machines never look the entry up.
+of an entry includes the machine, the compiler and versions, so other machines never look the entry up.
 """
 
 from __future__ import annotations

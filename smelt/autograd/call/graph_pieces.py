@@ -1,9 +1,8 @@
 """Runs a torch-level graph with branches on tensors' values, or with eager boundaries, in pieces.
 
-The graph is cut at branches and
-boundaries. Each piece, and each arm of a branch, is compiled as a separate graph when it first runs, because its inputs
-are known only then; PyTorch's autograd connects the pieces. An arm that is never taken is never compiled, and a layer
-that is skipped in some calls is compiled once. Eager boundaries run in eager.
+The graph is cut at branches and boundaries. Each piece, and each arm of a branch, is compiled as a separate graph when
+it first runs, because its inputs are known only then; PyTorch's autograd connects the pieces. An arm that is never
+taken is never compiled, and a layer that is skipped in some calls is compiled once. Eager boundaries run in eager.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Values never change. A write to a tensor makes a new value for its storage view and for all its parents up to the
 storage's root; sibling views detect the write by the storage's version, and their values are derived anew when they are
-used next. Views are not
-recorded when they are made but when their value is needed. Equal nodes are merged and operators that change no element
-(clone, detach, a cast to the same dtype) are dropped while recording, so most of what eager would run is never a node.
+used next. Views are recorded not when they are made but when their value is needed. Equal nodes are merged and
+operators that change no element (clone, detach, a cast to the same dtype) are dropped while recording, so most
+operators that eager would run never become nodes.
 """
 
 from __future__ import annotations

@@ -136,8 +136,8 @@ LIKE: dict[OpOverload, tuple[OpOverload, Callable[..., tuple[Any, ...]]]] = {
     _aten.bernoulli.default: (_aten.bernoulli_.Tensor, lambda x: (x,)),
     _aten.bernoulli.p: (_aten.bernoulli_.float, lambda x, p=0.5: (p,)),
 }
-"""Operators that draw a tensor like their first argument: the in-place operator that draws, and
-its further arguments.
+"""For operators that draw a tensor like their first argument, the in-place operator that draws, and its further
+arguments.
 """
 
 

@@ -1,6 +1,4 @@
-"""Metadata inference: the layouts that an operator returns, from its rule, else from PyTorch's
-meta kernel; memoised.
-"""
+"""Metadata inference: the layouts that an operator returns, from its rule, else from PyTorch's meta kernel; cached."""
 
 from __future__ import annotations
 

@@ -220,8 +220,8 @@ def _channel_shuffle(
 
 
 def _same_storage(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Whether two storages have the same number of elements; the engine asks it of a tensor and
-    its forward derivative.
+    """Whether two storages have the same number of elements; the engine asks this about a tensor and its forward
+    derivative.
     """
     one, other = (root_of(a.storage_view).layout.val if type(a) is TraceTensor else meta_of(a) for a in args[:2])
     return bool(extent(one.shape, one.stride) == extent(other.shape, other.stride))
