@@ -10,13 +10,13 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
 from smelt.base.errors import OptionError, SmeltError, unknown_name
-from smelt.tiny.graph import Head, Int8Graph, Layer, Linear, updated_channels
+from smelt.tiny.graph import Conv, Head, Int8Graph, Layer, Linear, updated_channels
 
 
 class SchemeError(SmeltError):
@@ -150,14 +150,40 @@ def last_layers(graph: Int8Graph, count: int, name: str | None = None) -> Scheme
     return made
 
 
+def within(graph: Int8Graph, limit: int, name: str) -> Scheme:
+    """A scheme by rule, in the manner of the paper's, where no search was made.
+
+    Biases of the last half of the layers train, and, from the end on, half of the input channels of those pointwise
+    convolutions that make more channels than they read, as long as the memory model stays within `limit` bytes.
+
+    Raises:
+        SchemeError: the biases alone take more.
+    """
+    count = len(graph.layers)
+    found = Scheme(name, count // 2)
+    if (needed := memory(graph, found).total) > limit:
+        raise SchemeError(
+            f"the biases of the last {found.biases} layers of {graph.name} take {needed:,} B by the memory model, "
+            f"{name} allows {limit:,} B",
+            hint="a larger size, or bias-K of fewer layers",
+        )
+    for number in reversed(range(count - found.biases, count)):
+        layer = graph.layers[number]
+        if isinstance(layer, Conv) and layer.pointwise and layer.outputs > layer.inputs:
+            more = replace(found, weights={**found.weights, number: _HALF})
+            found = more if memory(graph, more).total <= limit else found
+    return found
+
+
 def adaptable(layer: Layer) -> bool:
     """Whether a layer can have a low-rank adapter."""
     return isinstance(layer, Linear) or layer.pointwise
 
 
 def named(name: str, graph: Int8Graph) -> Scheme:
-    """The scheme with a name: a preset, `classifier`, `bias-K` (of the last K layers), `bias`, `last-K`, `full`, or
-    `lora-R`: adapters of rank R at all layers that can have one.
+    """The scheme with a name: a preset, `classifier`, `bias-K` (of the last K layers), `bias`, `last-K`, `full`,
+    `within-SIZE` (that of `within`, such as within-49KB), or `lora-R`: adapters of rank R at all layers that can have
+    one.
 
     Raises:
         OptionError: there is no such name.
@@ -175,10 +201,13 @@ def named(name: str, graph: Int8Graph) -> Scheme:
         made = last_layers(graph, layers, "full")
     elif kind in ("bias", "last") and count.isdecimal():
         made = Scheme(name, int(count)) if kind == "bias" else last_layers(graph, int(count))
+    elif kind == "within":
+        made = within(graph, parse_size(count), name)
     elif kind == "lora" and count.isdecimal():
         made = Scheme(name, adapters={i: int(count) for i in range(layers) if adaptable(graph.layers[i])})
     else:
-        raise unknown_name("scheme", name, [*PRESETS, "classifier", "bias", "bias-K", "last-K", "full", "lora-R"])
+        names = (*PRESETS, "classifier", "bias", "bias-K", "last-K", "full", "within-SIZE", "lora-R")
+        raise unknown_name("scheme", name, names)
     made.check(graph)
     return made
 

@@ -1,4 +1,4 @@
-"""`smelt tiny export`: a project from the command line, and what it refuses."""
+"""`smelt tiny export` and `figures`: a project from the command line, its figures, and what both refuse."""
 
 from __future__ import annotations
 
@@ -52,3 +52,43 @@ def test_a_model_that_is_none(tmp_path: Path) -> None:
     assert ran.exit_code == 2 and "there is no" in ran.output
     ran = CliRunner().invoke(app, ["tiny", "export", str(files.write(tmp_path)), "-o", out])
     assert ran.exit_code == 2 and "ends in an int8 classifier" in ran.output
+
+
+def figures(folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["tiny", "figures", str(files.write(folder)), *arguments], env={"COLUMNS": "120"})
+
+
+def test_figures_of_the_planner(tmp_path: Path) -> None:
+    ran = figures(tmp_path, "--classes", "3")
+    assert ran.exit_code == 0, ran.output
+    for name in ("classifier", "within-49KB", "full"):
+        assert name in ran.output
+    ran = figures(tmp_path, "--scheme", "bias-2", "--scheme", "last-1")
+    assert [name in ran.output for name in ("bias-2", "last-1", "full")] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--scheme", "best"), "unknown scheme 'best'"),
+        (("--scheme", "within-1B"), "take"),
+        (("--board", "uno"), "unknown board 'uno'"),
+        (("--board", "host"), "there is no emulator of host"),
+        (("--board", "generic-cortex-m7"), "generic-cortex-m7"),
+        (("--check",), "run on a board"),
+        (("--steps", "3"), "run on a board"),
+        (("--stack", "much"), "'much' is no size"),
+        (("--backward", "int4"), "unknown backward 'int4'"),
+    ],
+)
+def test_figures_that_cannot_be_had(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    ran = figures(tmp_path, *arguments)
+    assert ran.exit_code == 2
+    assert told in ran.output
+
+
+def test_figures_without_the_tools_of_a_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ran = figures(tmp_path, "--board", "mps2-an500")
+    assert ran.exit_code == 2
+    assert "arm-none-eabi-gcc is not installed" in ran.output and "apt-get install gcc-arm-none-eabi" in ran.output

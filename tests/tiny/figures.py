@@ -1,23 +1,17 @@
-"""Figures of the tiny target as a command: `python -m tests.tiny.figures [NETWORK ...] [--board]`.
+"""What figures of `smelt tiny figures` are compared with: `python -m tests.tiny.figures [NETWORK ...] [--board]`.
 
-Memory is what the planner lays out, beside what the paper (arXiv 2206.15472, figure 9) measured on its board, and
-beside a training step in PyTorch; with --board the linker's sizes, the stack and counts of instructions on an emulated
-Cortex-M7, beside those of a straightforward float32 build of the full update, and the processor time of the export and
-of 300 emulated steps. SMELT_MCU_MODELS names the folder of the pretrained networks.
+Memory beside what the paper (arXiv 2206.15472, figure 9) measured on its board, and beside a training step in PyTorch;
+with --board the instructions of a step on an emulated Cortex-M7 beside those of a straightforward float32 build of the
+full update. SMELT_MCU_MODELS names the folder of the pretrained networks.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import resource
 import tempfile
-import time
-from fractions import Fraction
-from math import prod
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -26,20 +20,15 @@ from smelt.tiny.boards.build import build, write_sources
 from smelt.tiny.emulate import run
 from smelt.tiny.graph import Int8Graph
 from smelt.tiny.models import load, with_head
-from smelt.tiny.plan import lay_out
-from smelt.tiny.program import StepOptions
-from smelt.tiny.project.commands import Commands, send
-from smelt.tiny.project.export import Budget, export
-from smelt.tiny.render_c import trained_bytes
-from smelt.tiny.scheme import PRESETS, Scheme, memory, named
-from smelt.tiny.step import step_program
+from smelt.tiny.project.figures import Runs, measured, planned
+from smelt.tiny.scheme import Scheme, named
 from tests.tiny import float_build, pytorch_step
 from tests.tiny import model_files as files
 
 PAPER = {"mcunet-5fps": (3650, 560, 173), "proxyless-w0.3": (2745, 326, 135), "mbv2-w0.35": (2939, 335, 141)}
 """KB on an STM32F746: full update, sparse update, sparse update reordered."""
 
-CLASSES, STACK, STEPS = 10, 8192, 300
+CLASSES, STACK = 10, 8192
 FLOAT_FLASH, FLOAT_RAM, PSRAM = 4 << 20, 16 << 20, 0x6000_0000
 
 FLOAT_MAIN = """
@@ -64,29 +53,9 @@ int main(void)
 """
 
 
-def scheme_of(graph: Int8Graph, limit: int) -> Scheme:
-    """The paper's scheme for MCUNet; for others, about whose schemes it says nothing, one in its manner.
-
-    Biases of the last half of the layers train, and, from the end on, half of the input channels of first pointwise
-    convolutions of blocks as long as the memory model stays within `limit` bytes.
-    """
-    if graph.name.startswith("mcunet"):
-        return PRESETS["mcunet-49kb"]
-    found = Scheme("49kb", len(graph.layers) // 2)
-    for number in reversed(range(len(graph.layers) - found.biases, len(graph.layers))):
-        layer = graph.layers[number]
-        if layer.depthwise or layer.outputs <= layer.inputs:
-            continue
-        more = dataclasses.replace(found, weights={**found.weights, number: Fraction(1, 2)})
-        found = more if memory(graph, more).total <= limit else found
-    return found
-
-
-def taken(graph: Int8Graph, scheme: Scheme, held: bool) -> tuple[int, int, int]:
-    """Bytes of arena and trained parameters together, of the arena, and the bound of its lifetimes."""
-    program = step_program(graph, scheme, StepOptions(held=held))
-    layout = lay_out(program)
-    return layout.size + trained_bytes(program), layout.size, layout.least
+def scheme_of(graph: Int8Graph) -> Scheme:
+    """The paper's scheme for MCUNet; for others, about whose schemes it says nothing, one by rule in its manner."""
+    return named("mcunet-49kb" if graph.name.startswith("mcunet") else "within-49KB", graph)
 
 
 def float_instructions(graph: Int8Graph, board: Board) -> int:
@@ -98,24 +67,17 @@ def float_instructions(graph: Int8Graph, board: Board) -> int:
         return run(build(large, sources, Path(folder)), limit_s=600).numbers()["millions"]
 
 
-def processor_seconds() -> float:
-    """Seconds of processor time of this process and of those that it ran to their end."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
-
-
 def memory_table(graphs: dict[str, Int8Graph]) -> Table:
     """Peak memory of full, sparse, and sparse and reordered updates, beside the paper's."""
     table = Table(title="KB of arena and trained parameters, in brackets the paper's board")
-    for name in ("network", "full", "sparse", "sparse, reordered", "full over these", "arena", "its bound", "over it"):
+    for name in ("network", "full", "sparse", "sparse, reordered", "full over these"):
         table.add_column(name, justify="left" if name == "network" else "right")
     for name, graph in graphs.items():
-        scheme, full = scheme_of(graph, 49 << 10), named("full", graph)
-        sizes = [taken(graph, full, True), taken(graph, scheme, True), taken(graph, scheme, False)]
-        _, arena, least = sizes[2]
-        cells = [f"{size / 1024:,.0f} ({paper:,})" for (size, *_), paper in zip(sizes, PAPER[name], strict=True)]
-        times = " and ".join(f"{sizes[0][0] / size:.1f}" for size, *_ in sizes[1:])
-        table.add_row(name, *cells, times, f"{arena:,}", f"{least:,}", f"{100 * (arena / least - 1):.1f} %")
+        sparse = planned(graph, scheme_of(graph))
+        sizes = [planned(graph, named("full", graph)).held, sparse.held, sparse.arena + sparse.trained]
+        cells = [f"{size / 1024:,.0f} ({paper:,})" for size, paper in zip(sizes, PAPER[name], strict=True)]
+        times = " and ".join(f"{sizes[0] / size:.1f}" for size in sizes[1:])
+        table.add_row(name, *cells, times)
     return table
 
 
@@ -127,54 +89,21 @@ def pytorch_table(graphs: dict[str, Int8Graph]) -> Table:
     for name in ("network", "tensors", "times", "process", "times"):
         table.add_column(name, justify="left" if name == "network" else "right")
     for name, graph in graphs.items():
-        ours = taken(graph, scheme_of(graph, 49 << 10), False)[0] / 2**20
+        sparse = planned(graph, scheme_of(graph))
+        ours = (sparse.arena + sparse.trained) / 2**20
         cells = [(peak, peak / ours) for peak in pytorch_step.peaks(name)]
         table.add_row(name, *(text for peak, times in cells for text in (f"{peak:.1f}", f"{times:,.0f}")))
     return table
 
 
-@dataclasses.dataclass(frozen=True)
-class OnBoard:
-    """What a training on an emulated board takes: bytes, millions of instructions, seconds of processor time."""
-
-    ram: int
-    flash: int
-    stack: int
-    infer: float
-    train: float
-    export_s: float
-    steps_s: float
-
-
-def on_board(graph: Int8Graph, board: Board) -> OnBoard:
-    """Export, build, and train for STEPS steps under the emulator."""
-    with tempfile.TemporaryDirectory() as folder:
-        before = processor_seconds()
-        made = export(graph, scheme_of(graph, 49 << 10), Path(folder) / "out", board, Budget(stack=STACK))
-        exported = processor_seconds() - before
-        built = build(board, sorted(path.name for path in made.folder.glob("*.c")), made.folder)
-        commands, shape = Commands(made.program), graph.tensors[graph.input].shape
-        image = (np.arange(prod(shape)) * 37 % 255 - 127).astype(np.int8).reshape(shape)
-        commands.infer(image)
-        for step in range(STEPS):
-            commands.train(image, step % CLASSES, 0.01)
-        before = processor_seconds()
-        found = send(built, commands, limit_s=1200)
-        counted = found.infer_instructions[0] / 1e6, found.train_instructions[0] / 1e6
-        return OnBoard(made.ram, made.flash, found.stack, *counted, exported, processor_seconds() - before)
-
-
-def board_table(graphs: dict[str, Int8Graph], board: Board) -> Table:
-    """RAM and flash by the linker, stack, instructions and seconds under the emulator."""
-    table = Table(title=f"{board.name}, the scheme of 49 KB; millions of instructions; seconds of processor time")
-    names = ("RAM", "flash", "stack used", "inference", "step", "float, full step", "times", "export", f"{STEPS} steps")
-    for name in ("network", *names):
+def float_table(graphs: dict[str, Int8Graph], board: Board) -> Table:
+    """Instructions of a step, beside those of the float build."""
+    table = Table(title=f"{board.name}, the scheme of 49 KB; millions of instructions of a step")
+    for name in ("network", "int8", "float, full update", "times"):
         table.add_column(name, justify="left" if name == "network" else "right")
     for name, graph in graphs.items():
-        found, plain = on_board(graph, board), float_instructions(graph, board)
-        sizes = [f"{value:,}" for value in (found.ram, found.flash, found.stack)]
-        counts = [f"{found.infer:.1f}", f"{found.train:.1f}", f"{plain:,}", f"{plain / found.train:.1f}"]
-        table.add_row(name, *sizes, *counts, f"{found.export_s:.1f} s", f"{found.steps_s:.0f} s")
+        ours, plain = measured(graph, scheme_of(graph), Runs(board)).train / 1e6, float_instructions(graph, board)
+        table.add_row(name, f"{ours:.1f}", f"{plain:,}", f"{plain / ours:.1f}")
     return table
 
 
@@ -190,7 +119,7 @@ def main() -> None:
     console.print(memory_table(graphs))
     console.print(pytorch_table(graphs))
     if chosen.board:
-        console.print(board_table(graphs, find_board("mps2-an500")))
+        console.print(float_table(graphs, find_board("mps2-an500")))
 
 
 if __name__ == "__main__":

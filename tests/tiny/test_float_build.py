@@ -12,7 +12,6 @@ from torch.nn import functional
 from smelt.tiny.host import build
 from smelt.tiny.models import load, with_head
 from smelt.tiny.rendering import identifier
-from smelt.tiny.scheme import memory, named
 from tests.tiny import figures, float_build, pytorch_step
 from tests.tiny import model_files as files
 from tests.tiny.emulated import board_or_skip
@@ -41,14 +40,8 @@ def test_a_float_step_is_that_of_pytorch(tmp_path: Path) -> None:
         assert (torch.tensor(list(held)) - before - change).norm() < 1e-2 * change.norm() + 1e-6, one.name
 
 
-def test_figures_compare_full_sparse_and_reordered_updates(tmp_path: Path) -> None:
+def test_a_step_in_pytorch_takes_more_than_its_parameters(tmp_path: Path) -> None:
     graph = with_head(load(files.write(tmp_path)), 4)
-    scheme = figures.scheme_of(graph, 2000)
-    assert scheme.weights and memory(graph, scheme).total <= 2000
-    full, sparse, reordered = (
-        figures.taken(graph, *one)[0] for one in ((named("full", graph), True), (scheme, True), (scheme, False))
-    )
-    assert full > sparse > reordered
     assert pytorch_step.tensors_peak(graph) * 2**20 > 8 * sum(one.data.size for one in graph.parameters())
 
 

@@ -96,3 +96,16 @@ def test_sizes_are_read(text: str | int, size: int) -> None:
 def test_other_text_is_no_size(text: str) -> None:
     with pytest.raises(OptionError, match="is no size"):
         parse_size(text)
+
+
+def test_a_scheme_by_rule_stays_within_its_size(tmp_path: Path) -> None:
+    graph = load(files.write(tmp_path))
+    wide = named("within-1MB", graph)
+    assert wide.biases == len(graph.layers) // 2 and set(wide.weights.values()) == {Fraction(1, 2)}
+    for size in range(memory(graph, Scheme("least", wide.biases)).total, memory(graph, wide).total):
+        found = named(f"within-{size}", graph)
+        assert memory(graph, found).total <= size and found.weights.items() < wide.weights.items()
+    with pytest.raises(SchemeError, match="by the memory model, within-100 allows 100 B"):
+        named("within-100", graph)
+    with pytest.raises(OptionError, match="is no size"):
+        named("within-much", graph)
