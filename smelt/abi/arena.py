@@ -1,8 +1,8 @@
 """Assigns buffers offsets in one block of memory by their lifetimes: an offset is reused as soon as it is free.
 
-Best fit: each buffer, in order of creation, takes the smallest free gap that is large enough, else the block grows.
-Offsets and sizes are multiples of 64 bytes (a cache line, the widest vector). Used by the schedule at compile time, and
-at run time by programs with symbolic sizes, for each new tuple of sizes.
+The algorithm is best fit: each buffer, in order of creation, takes the smallest free gap that is large enough, else the
+block grows. Offsets and sizes are multiples of 64 bytes (a cache line, the widest vector). It is used by the schedule
+at compile time, and at run time by programs with symbolic sizes, for each new tuple of sizes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ Life = tuple[int, int, int]
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Number of elements from the first to the last one in memory, gaps included. The tensor must not be empty."""
+    """Returns the number of elements from the first to the last one in memory, gaps included. The tensor must not be
+    empty.
+    """
     return 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
 
 
 def aligned(size: int) -> int:
-    """Rounded up to whole cache lines."""
+    """Returns the size rounded up to whole cache lines."""
     return -(-max(size, 1) // ALIGN) * ALIGN
 
 
 def place_buffers(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Offsets of the buffers and the size of the block, in bytes.
+    """Returns the offsets of the buffers and the size of the block, in bytes.
 
     Args:
-        lives: in order of creation.
+        lives: the lives of the buffers, in order of their creation.
         sizes: bytes of each buffer; a buffer that takes over another's memory is no larger than the other.
     """
     arena = _Arena()
@@ -54,10 +56,10 @@ def place_buffers(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[list[int
 def place_largest_first(
     lives: Sequence[Life], sizes: Sequence[int], leading: Sequence[int] = ()
 ) -> tuple[list[int], int]:
-    """Offsets as `place_buffers` returns them; places the largest buffers first, each at the lowest offset that is free
-    for its whole lifetime.
+    """Returns offsets as `place_buffers` does, but places the largest buffers first, each at the lowest offset that is
+    free for its whole lifetime.
 
-    Leaves fewer gaps if few buffers are large. The time grows with the square of the number of buffers.
+    This leaves fewer gaps if few buffers are large. The time grows with the square of the number of buffers.
 
     Args:
         leading: indices of buffers that are placed before all others, in this order: the first one is at offset 0.
@@ -79,7 +81,7 @@ def place_largest_first(
 
 
 def least_size(lives: Sequence[Life], sizes: Sequence[int]) -> int:
-    """Largest number of bytes in use at any step, a lower bound for the size of the block."""
+    """Returns the largest number of bytes in use at any step, a lower bound for the size of the block."""
     root, last = _roots(lives)
     change: Counter[int] = Counter()
     for index in {*root}:
@@ -89,8 +91,9 @@ def least_size(lives: Sequence[Life], sizes: Sequence[int]) -> int:
 
 
 def _roots(lives: Sequence[Life]) -> tuple[list[int], list[int]]:
-    """For each buffer the one that first had its memory; for each such first buffer the last step that uses the
-    memory."""
+    """Returns for each buffer the buffer that first had its memory, and for each such first buffer the last step that
+    uses the memory.
+    """
     root = list(range(len(lives)))
     last = [end for _, end, _ in lives]
     for index, (_, end, donor) in enumerate(lives):
@@ -114,7 +117,7 @@ class _Arena:
                 self.free.append((offset + size, length - size))
             return offset
         for offset, length in self.free:
-            if offset + length == self.size:  # a free tail is grown instead of left behind
+            if offset + length == self.size:  # a free gap at the end is enlarged, instead of staying unused
                 self.free.remove((offset, length))
                 self.size = offset + size
                 return offset

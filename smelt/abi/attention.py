@@ -1,7 +1,7 @@
-"""Signatures of the attention kernels: parameters in order, and the form in which a row's logsumexp is stored.
+"""Signatures of the attention kernels: parameters in order, and the layout in which a row's logsumexp is stored.
 
-From these are derived: the primitives with their metadata and references, the calls that decompositions make, and the
-bindings of the kernels.
+The primitives with their metadata and references, the calls that decompositions make, and the bindings of the kernels
+are derived from these signatures.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import enum
 from dataclasses import dataclass
 
 TENSORS = frozenset(("grad", "q", "k", "v", "bias", "seed", "out"))
-"""Operands that are tensors or None. `sums` is one in a backward; in a forward it is the flag that requests the
-logsumexp."""
+"""Names of operands that are tensors or None. `sums` is a tensor in a backward; in a forward it is the flag that
+requests the logsumexp.
+"""
 
 PADDED_ROWS = 32
-"""The number of rows of a padded logsumexp is a multiple of this."""
+"""Divisor of the number of rows of a padded logsumexp."""
 
 
 class Sums(enum.Enum):
@@ -40,7 +41,7 @@ class Attention:
 
     Attributes:
         forward, backward: names of the parameters.
-        about: what the forward computes, and the backward.
+        about: descriptions of the results of the forward and of the backward.
     """
 
     kind: str
@@ -52,17 +53,17 @@ class Attention:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The tensors that the forward takes."""
+        """Names of the tensors that the forward takes."""
         return tuple(name for name in self.forward if name in TENSORS)
 
     @property
     def gradients_of(self) -> tuple[str, ...]:
-        """The tensors that the backward takes."""
+        """Names of the tensors that the backward takes."""
         return tuple(name for name in self.backward if name in TENSORS or name == "sums")
 
 
 def padded(rows: int) -> int:
-    """The number of rows, rounded up, that a padded logsumexp has."""
+    """Returns the number of rows of a padded logsumexp: `rows`, rounded up."""
     return -(-rows // PADDED_ROWS) * PADDED_ROWS
 
 

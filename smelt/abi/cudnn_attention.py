@@ -23,10 +23,10 @@ _planned: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 def cudnn_attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, *rest: Any, scale: float | None = None
 ) -> tuple[Tensor, ...]:
-    """`aten._scaled_dot_product_cudnn_attention_backward`, with the layouts for which the cached plan was made."""
+    """Runs `aten._scaled_dot_product_cudnn_attention_backward` with the layouts for which the cached plan was made."""
     *numbers, dropout, causal = rest
     bias = numbers[3]
-    if grad.stride(-1) != 1:  # the operator would do the same
+    if grad.stride(-1) != 1:  # the operator itself would make this copy
         grad = torch.empty_like(out).copy_(grad)
     given = grad.stride(), out.stride()
     of_bias = None if bias is None else (bias.shape, bias.stride())

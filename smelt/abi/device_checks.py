@@ -1,4 +1,4 @@
-"""Reports which check of which kernel failed on a GPU: kernels write it to host memory, and errors include it.
+"""Reports which check of a kernel on a GPU failed: kernels write its number to host memory, errors include its message.
 
 A kernel that finds an index out of range writes the number of the failed check to host memory and traps (`m_refuse` of
 codegen/triton/library.py). As after an assertion in an eager kernel, the CUDA context is lost: no later kernel runs,
@@ -38,7 +38,7 @@ class DeviceChecks:
     """The host memory in which kernels report failed checks: a few words for each launch of the process.
 
     Args:
-        allocate: allocates a number of 64-bit zeros in host memory that every GPU can write.
+        allocate: function that allocates a number of 64-bit zeros in host memory that every GPU can write.
     """
 
     def __init__(self, allocate: Callable[[int], torch.Tensor]) -> None:
@@ -58,7 +58,7 @@ class DeviceChecks:
             return words.data_ptr() + position * CHECK_BYTES
 
     def message(self) -> str | None:
-        """The message of the first failed check that is found; None: no check has failed."""
+        """Returns the message of the first failed check that is found; None if no check has failed."""
         for words, launches in list(self.pages):
             table = words.view(-1, WORDS)
             for position in table[: len(launches), 0].nonzero().flatten().tolist():
@@ -67,7 +67,7 @@ class DeviceChecks:
         return None
 
     def report(self) -> str | None:
-        """The message, marked as reported."""
+        """Returns the message, and marks it as reported."""
         message = self.message()
         self.reported = self.reported or message is not None
         return message
@@ -91,7 +91,7 @@ def _message(launch: Checks, number: int, value: int, size: int) -> str:
 
 @functools.cache
 def device_checks() -> DeviceChecks:
-    """The checks of this process; once created, unreported messages are printed with errors and at exit."""
+    """Returns the checks of this process; once they exist, unreported messages are printed with errors and at exit."""
     made = DeviceChecks(functools.partial(torch.zeros, dtype=torch.int64, device="cpu", pin_memory=True))
     _made.append(made)
     before = sys.excepthook
@@ -112,12 +112,12 @@ def device_checks() -> DeviceChecks:
 
 
 def failure() -> str | None:
-    """The message of the failed check that ended the context (for cuda.c); None: no check has failed."""
+    """Returns the message of the failed check that ended the context (for cuda.c); None if no check has failed."""
     return _made[0].report() if _made else None
 
 
 def mark_unreported() -> None:
-    """Have the message printed after all: the error that contains it has been dropped and does not reach the user."""
+    """Mark the message as unreported, so that it is printed: the error that contains it does not reach the user."""
     for made in _made:
         made.reported = False
 

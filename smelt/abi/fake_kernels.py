@@ -1,5 +1,4 @@
-"""Compares results of operators with the metadata from their fake kernels (`register_fake`), for which code was
-compiled.
+"""Compares results of operators with the metadata from their fake kernels, which compiled code relies on.
 
 A wrong shape, type or device is an error. Wrong strides only cause a warning: the result is copied into the strides
 that the fake kernel gave. In strict mode (SMELT_STRICT) they are an error as well.
@@ -34,7 +33,8 @@ OF_TORCH = frozenset({"aten", "prims", "quantized"})
 
 def is_of_torch(name: str) -> bool:
     """Whether the fake kernel of an operator ("aten.sin.default") is torch's or smelt's, not a library's. A form of
-    another operator ("smelt_forms.aten__normal___drawn.default") counts as the operator from which it was made."""
+    another operator ("smelt_forms.aten__normal___drawn.default") is treated as the operator from which it was made.
+    """
     namespace, _, rest = name.partition(".")
     if namespace != "smelt_forms":
         return namespace in OF_TORCH
@@ -43,7 +43,7 @@ def is_of_torch(name: str) -> bool:
 
 
 class WrongFake(SmeltError):
-    """A library's operator returned a result with other metadata than its fake kernel."""
+    """Raised when a library's operator returned a result with other metadata than its fake kernel."""
 
     def __init__(self, name: str, got: str, described: str) -> None:
         super().__init__(
@@ -59,11 +59,12 @@ def check_results(
     """Compare the results of an operator with the metadata from its fake kernel.
 
     Args:
-        devices: the type of each result's device.
-        in_order: compare strides, too; only meaningful if the arguments had the strides that the fake kernel was given.
+        devices: device type of each result.
+        in_order: whether to compare strides as well; only meaningful if the arguments had the strides that the fake
+            kernel was given.
 
     Raises:
-        WrongFake: they differ.
+        WrongFake: the metadata differs.
     """
     results = tuple(_tensors(result))
     if len(results) < len(described):
@@ -80,7 +81,7 @@ def check_results(
 
 
 def in_same_order(got: torch.Tensor, described: Described) -> bool:
-    """Whether the strides agree; those of dimensions of size 1 are ignored."""
+    """Whether the strides agree; strides of dimensions of size 1 are ignored."""
     stride = got.stride()
     if stride == described.stride or 0 in described.shape:
         return True

@@ -9,7 +9,7 @@ OUT_OF_RANGE, DIVIDED_BY_ZERO = 1, 2
 
 NOT_IN_UNIT, TARGET_NOT_IN_UNIT, NO_PROBABILITY, NEGATIVE_DEVIATION = (1 << bit for bit in range(2, 6))
 NO_WEIGHTS, ALL_WEIGHTS_ZERO, TOO_FEW, NEGATIVE_REPEATS = (1 << bit for bit in range(6, 10))
-"""The other bits: checks that operators make of their operands' values."""
+"""The other bits: checks of operands' values that operators make."""
 
 _ERRORS: dict[int, tuple[type[Exception], str]] = {
     OUT_OF_RANGE: (IndexError, "index out of range in a compiled graph"),
@@ -32,8 +32,9 @@ class Check:
     Attributes:
         fault: the bit of the error that it reports.
         node: the value that is computed.
-        wraps: for an index: negative ones count from the end, so the size was added to those before the check.
-        operator, line: of the user's program; empty if not known.
+        wraps: for an index: whether negative indices count from the end, so that the size was added to them before the
+            check.
+        operator, line: operator and line of the user's program; empty if not known.
         reports_index: whether the kernel reports the index; a check for an unused result only finds that some index is
             wrong.
     """
@@ -46,7 +47,7 @@ class Check:
     reports_index: bool = True
 
     def message(self, value: int, size: int) -> str:
-        """The error's text; for an index with its value and the size of the dimension."""
+        """Returns the error's text; for an index with its value and the size of the dimension."""
         if self.fault != OUT_OF_RANGE:
             return str(fault_error(self.fault))
         if not self.reports_index:
@@ -56,14 +57,15 @@ class Check:
 
 
 CHECK_BYTES = 32
-"""Bytes of a launch's report of a failed check: the check's number in the kernel (from 1), the index, the size,
-padding."""
+"""Number of bytes of a launch's report of a failed check: the check's number in the kernel (from 1), the index, the
+size, padding.
+"""
 
 Checks = tuple[str, tuple[Check, ...]]
 """A kernel's name and its checks."""
 
 
 def fault_error(word: int) -> Exception:
-    """The error that eager raises for such values; with several bits set, the error of the lowest."""
+    """Returns the error that eager raises for such values; with several bits set, the error of the lowest."""
     error, text = _ERRORS.get(word & -word, _ERRORS[DIVIDED_BY_ZERO])
     return error(text)

@@ -9,7 +9,7 @@ from smelt.abi.program_facts import ProgramFacts
 
 @dataclass(frozen=True)
 class Location:
-    """A line of a file; line 0: not known."""
+    """A line of a file; line 0 means that the location is not known."""
 
     file: str
     line: int
@@ -20,7 +20,7 @@ class Location:
 
 @dataclass(frozen=True)
 class Noted:
-    """A text with the location that it is about."""
+    """A text with the location to which it refers."""
 
     text: str
     location: Location | None = None
@@ -28,7 +28,7 @@ class Noted:
 
 @dataclass(frozen=True)
 class BreakFacts:
-    """Why a graph ended, or why something runs in eager."""
+    """The reason why a graph ended, or why an operation runs in eager."""
 
     title: str
     why: str
@@ -43,9 +43,10 @@ class GraphFacts:
     Attributes:
         operations: the operations of the captured graph, each as a line of Python.
         lines: the user's lines of the operations, and of the calls that lead to them.
-        stop: why it ends before the function does.
-        programs: of the graph and of its pieces; empty unless they were requested while it was compiled.
-        seconds: by stage.
+        stop: the reason why the graph ends before the function.
+        programs: facts about the programs of the graph and of its pieces; empty unless they were requested when it was
+            compiled.
+        seconds: compile time in seconds, by stage.
     """
 
     guards: list[Noted]
@@ -74,8 +75,8 @@ class FrameFacts:
     """A function, or the rest of it after a break.
 
     Attributes:
-        functions: the frame's own, then those that it calls inside of its graphs.
-        breaks: at lines of these functions.
+        functions: the frame's own function, then functions that it calls inside of its graphs.
+        breaks: graph breaks at lines of these functions.
         recompiles: the failed guards that caused recompilations.
     """
 
@@ -91,7 +92,7 @@ class FrameFacts:
 
 @dataclass
 class MemorySample:
-    """Bytes that the process uses (and torch on a GPU), with the time in seconds since the start."""
+    """Number of bytes that the process uses (and torch on a GPU), with the time in seconds since the start."""
 
     seconds: float
     resident: int
@@ -100,11 +101,11 @@ class MemorySample:
 
 @dataclass
 class RunFacts:
-    """Everything on the page.
+    """The data of the whole page.
 
     Attributes:
-        counts: graphs, breaks, recompiles, fallbacks.
-        seconds: compile time of the whole process, by stage.
+        counts: numbers of graphs, breaks, recompilations and fallbacks.
+        seconds: compile time of the whole process in seconds, by stage.
         notes: other messages, such as that the script failed.
     """
 

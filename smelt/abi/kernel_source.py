@@ -7,33 +7,33 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 ALIGNMENT = 16
-"""Bytes of the widest load, and so the alignment of pointers that are declared divisible."""
+"""Number of bytes of the widest load, and so the alignment of pointers that are declared divisible."""
 
 
 OF_SUBNORMALS = re.compile(
     r"tl\.(ceil|floor|sin|cos)\(|libdevice\.(fmod|pow|hypot|atan2|expm1|log1p|log10|tan|asin|acos|atan|sinh|cosh|asinh"
     r"|acosh|atanh|lgamma)\("
 )
-"""Calls of functions whose results differ between a subnormal number and 0."""
+"""Pattern of calls of functions whose results differ between a subnormal number and 0."""
 
 
 def ceil_power(n: int) -> int:
-    """The least power of two that holds n."""
+    """Returns the smallest power of two that is at least n."""
     return 1 << max(n - 1, 0).bit_length()
 
 
 def floor_power(n: int) -> int:
-    """The largest power of two up to n, at least 1."""
+    """Returns the largest power of two up to n, at least 1."""
     return 1 << max(n, 1).bit_length() - 1
 
 
 @dataclass(frozen=True)
 class Config:
-    """One way to build a kernel.
+    """One configuration with which a kernel is built.
 
     Attributes:
         constants: values of the constexpr parameters, by name.
-        num_warps: warps of a program.
+        num_warps: number of warps of a program.
         num_stages: depth of the software pipeline of loops.
     """
 
@@ -44,7 +44,7 @@ class Config:
 
 @dataclass(frozen=True)
 class KernelSource:
-    """A kernel.
+    """The source of a kernel.
 
     Attributes:
         source: text of a Python module: `import triton`, `import triton.language as tl`, inline functions and one
@@ -53,12 +53,12 @@ class KernelSource:
             "*i32", "*i16", "*i8", "*u8", "*i1", "i32" or "i64". Constexpr parameters follow them.
         divisible: parameters that are declared as multiples of 16: aligned pointers, and sizes. If some pointers of a
             launch are not, the kernel without this declaration for them is launched (see `undeclared`).
-        configs: the first is the heuristic's choice, further ones are candidates of max-autotune.
-        name: for profiles and errors; not included in the identity.
+        configs: configurations; the first is the heuristic's choice, further ones are candidates of max-autotune.
+        name: name in profiles and errors; not part of the identity.
         unaligned: the source for pointers that are not multiples of 16, if `source` addresses words of 16 bytes from
             them.
-        contract: a multiplication and the addition of its result may become one fused multiply-add, which rounds once.
-            Eager's kernels do this within an operator and never across two.
+        contract: whether a multiplication and the addition of its result may become one fused multiply-add, which
+            rounds once. Eager's kernels do this within an operator and never across two.
     """
 
     source: str
@@ -73,13 +73,13 @@ class KernelSource:
     def flushes(self) -> bool:
         """Whether functions of the device library may flush subnormal numbers to 0.
 
-        Most kernels are faster with it and give the same results. Functions of `OF_SUBNORMALS` would not: a % b would
-        be NaN for a subnormal b.
+        Most kernels are faster with it and give the same results. Functions of `OF_SUBNORMALS` would give other
+        results: a % b would be NaN for a subnormal b.
         """
         return not OF_SUBNORMALS.search(self.source)
 
     def undeclared(self, names: Collection[str]) -> KernelSource:
-        """The same kernel, with the same configurations, for any alignment of these pointers."""
+        """Returns the same kernel, with the same configurations, for any alignment of these pointers."""
         divisible = tuple(name for name in self.divisible if name not in names)
         return replace(self, source=self.unaligned or self.source, divisible=divisible, unaligned=None)
 
@@ -89,12 +89,12 @@ class Cubin:
     """A built kernel.
 
     Attributes:
-        name: for messages and profiles.
-        image: what the driver loads.
-        entry: the function in it.
-        threads: of a block.
-        shared: bytes of dynamic shared memory of a block.
-        appended: pointer parameters that Triton added behind those of the source; null here.
+        name: name in messages and profiles.
+        image: the binary that the driver loads.
+        entry: name of the kernel's function in the image.
+        threads: number of threads of a block.
+        shared: number of bytes of dynamic shared memory of a block.
+        appended: number of pointer parameters that Triton added after those of the source; smelt passes null for them.
     """
 
     name: str

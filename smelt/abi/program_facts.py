@@ -15,10 +15,11 @@ class Unit:
         kind: "kernel", "library call", or "product" (a matrix product that runs as either).
         name: the kernel's function in the source, or the operation.
         source: key in `ProgramFacts.sources`; "" if there is no source.
-        shape: of the loop nest.
-        makes, reads: names of values.
-        bytes_read, bytes_written: of buffers, each once. With symbolic sizes, for the sizes of the first call.
-        flops: floating-point operations; 0 if not known.
+        shape: shape of the loop nest.
+        makes, reads: names of the values that the unit makes and reads.
+        bytes_read, bytes_written: number of bytes of the buffers, each counted once. With symbolic sizes they are for
+            the sizes of the first call.
+        flops: number of floating-point operations; 0 if not known.
     """
 
     kind: str
@@ -35,14 +36,14 @@ class Unit:
 
 @dataclass
 class ProgramFacts:
-    """Forward or backward of one graph.
+    """A report on the forward or backward of one graph.
 
     Attributes:
         units: in execution order.
-        types: of the values that units read or make, by name.
+        types: types of the values that units read or make, by name.
         sources: texts of kernels by name.
-        memory: bytes of intermediates and results after each unit.
-        arena: bytes of the block that intermediates share.
+        memory: number of bytes of intermediates and results after each unit.
+        arena: number of bytes of the block that intermediates share.
     """
 
     name: str

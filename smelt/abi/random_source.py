@@ -1,5 +1,4 @@
-"""Source text of the random number generator for Triton kernels, in `codegen` and `runtime`; same bits as
-prims/random_bits."""
+"""Source text of the random generator for Triton kernels, in `codegen` and `runtime`; equals prims/random_bits."""
 
 from __future__ import annotations
 
@@ -37,6 +36,6 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 def key_step(stream: int) -> int:
-    """The int64 that `random_key` adds to the seed for this stream."""
+    """Returns the int64 that `random_key` adds to the seed for this stream."""
     step = GOLDEN * (stream + 1) % 2**64
     return step - (step >> 63 << 64)

@@ -22,20 +22,21 @@ class Rendered:
         cpp_sources: translation units.
         exports: for each source, the functions it exports.
         host_source: text of the host program, in Python; defines `call`.
-        constants: tensors that the text calls `constants[i]`.
-        parts: programs that the text calls `parts[i]`; this program then has no kernel sources besides theirs.
-        operators: functions that it calls `operators[i]`.
-        empty: the kernels assume that tensors have elements; this function makes the program for calls in which some of
-            the inputs at `counts` (from the end) are 0, given their positions. It returns None if it cannot.
-        by_operators: makes the program that runs the graph operator by operator, for such calls if `empty` returns
-            None.
+        constants: tensors that the text names `constants[i]`.
+        parts: programs that the text names `parts[i]`; this program then has no other kernel sources.
+        operators: functions that the text names `operators[i]`.
+        empty: function that makes the program for calls in which some of the inputs at `counts` (from the end) are 0,
+            given their positions, because the kernels assume that tensors have elements. It returns None if it cannot.
+        by_operators: function that makes the program that runs the graph operator by operator, for such calls if
+            `empty` returns None.
         kernels: Triton kernels, in the order of their numbers in the text.
-        device: of the tensors, if the program is for a GPU.
-        seconds: for each Triton kernel its alternative, which computes the same (see codegen/triton/second_way.py).
+        device: device of the tensors, if the program is for a GPU.
+        seconds: for each Triton kernel its second way, which computes the same values (see
+            codegen/triton/second_way.py).
         steps: launches and calls of the text, for profilers; text_of: the kernels of each unit.
-        libraries: of the sources, if they are built already; the texts are then not needed.
+        libraries: libraries of the sources, if they are already built; the texts are then not needed.
         host_code: code objects of the host text as bytes (`runtime/host_code.py`), if they were kept.
-        code: the code objects themselves, if they are made already.
+        code: the code objects of the host text, if they already exist.
         checks: the checks of each launch on a GPU that checks values, in the order of their words after the fault slot.
     """
 

@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 Steps = Callable[[list[Any]], Iterator[list[Any]]]
-"""A boxed call, as for every program: it empties the list of inputs. The caller may empty each list that is yielded."""
+"""Type of a boxed call, as for every program: it empties the list of inputs. The caller may empty each list that is
+yielded.
+"""
 
 
 class Staged:
     """A program whose host program is a generator.
 
     Args:
-        steps: runs it, and yields for each stage the results at the stage's positions, in order.
+        steps: function that runs the program, and yields for each stage the results at the stage's positions, in order.
         positions: for each stage, the positions of its results. Each result belongs to one stage.
     """
 
@@ -26,7 +28,7 @@ class Staged:
         self.count = sum(map(len, self.positions))
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        """All results."""
+        """Run the program; returns all results."""
         results: list[Any] = [None] * self.count
         for positions, given in zip(self.positions, self.begin(inputs), strict=True):
             for position, value in zip(positions, given, strict=True):

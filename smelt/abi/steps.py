@@ -19,12 +19,12 @@ _NUMBERS = re.compile(r"(_\d+)+$")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """An operation of the user's program that a step computes, in whole or in part.
+    """An operation of the user's program that a step computes, entirely or partly.
 
     Attributes:
-        at: its location; `str(at)` is "file:line". None: not known.
-        name: of its node in the captured graph.
-        backward: the step computes its derivative.
+        at: location of the operation; `str(at)` is "file:line". None: not known.
+        name: name of its node in the captured graph.
+        backward: whether the step computes its derivative.
     """
 
     at: object
@@ -54,13 +54,13 @@ class Timing:
 
 @dataclass(slots=True)
 class Step:
-    """One launch or call.
+    """One launch or call of a host program.
 
     Attributes:
-        slot: for a C++ kernel, its position in the table of addresses.
-        arguments: of such a kernel, in order: a number, or (slot, bytes), which is the pointer in the slot plus these
-            bytes.
-        timing: None: not measured.
+        slot: position of a C++ kernel in the table of addresses.
+        arguments: arguments of a C++ kernel, in order: a number, or (slot, bytes), which is the pointer in the slot
+            plus these bytes.
+        timing: total time of the step; None: not measured.
     """
 
     origins: tuple[Origin, ...]
@@ -82,20 +82,20 @@ class Steps:
     segments: dict[str, list[Step]] = field(default_factory=dict)
     products: dict[str, Step] = field(default_factory=dict)
     of: dict[str, Step] = field(default_factory=dict)
-    """Steps by the first value that they make."""
+    """Step by the first value that it makes."""
 
     def all(self) -> list[Step]:
-        """All steps, in no particular order."""
+        """Returns all steps, in no particular order."""
         launches = [step for steps in self.segments.values() for step in steps]
         return [*self.externs.values(), *launches, *self.products.values()]
 
 
 MOST_LINES, MOST_OPERATORS = 3, 6
-"""Most lines in a label, and most operators of each line."""
+"""Maximum number of lines in a label, and of operators per line."""
 
 
 def label(origins: Sequence[Origin]) -> str:
-    """The user's lines, each with its operators: `model.py:42 relu+add, model.py:43 mul backward`."""
+    """Returns the user's lines, each with its operators: `model.py:42 relu+add, model.py:43 mul backward`."""
     by_line: dict[tuple[str, bool], list[str]] = {}
     for origin in origins:
         location = "" if origin.at is None else os.path.basename(str(origin.at))
@@ -129,7 +129,7 @@ def observable(program: Observable) -> None:
 
 
 def observe_programs() -> None:
-    """Have all loaded programs report their steps: a profiler is active."""
+    """Make all loaded programs report their steps, because a profiler is active."""
     with _lock:
         programs = list(_programs)
     for program in programs:

@@ -1,8 +1,8 @@
 """Compares a node's recorded metadata with that inferred from its operands, for `verify`.
 
-Shape, dtype and device follow from the operands. Strides do too, or they are a dense order that a pass has chosen: a
-value is stored with the strides that its own node records. A view of another value's memory leaves no choice, and gaps
-or repeats come from operands alone, except in copies that only the caller gets.
+Shape, dtype and device follow from the operands. Strides also follow from the operands, or they are a dense order that
+a pass has chosen: a value is stored with the strides that its own node records. A view of another value's memory leaves
+no choice, and gaps or repeats come from operands alone, except in copies that only the caller gets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from smelt.shapes.size import known_equal
 
 
 def not_derived(node: fx.Node) -> str | None:
-    """How a node's metadata differs from that inferred from its operands; None if it agrees, or no rule applies."""
+    """Describe the difference of a node's metadata from that inferred from its operands; None if it agrees, or no rule
+    applies.
+    """
     if node.op != "call_function":
         return None
     if getattr(node.target, "__module__", "") == "smelt.prims.ops":
@@ -35,14 +37,16 @@ def not_derived(node: fx.Node) -> str | None:
         return None
     try:
         want = given(node.target, node.args, node.kwargs)
-    # values decide, or the operator refuses strides which eager never had, but which values here may have
+    # values decide, or the operator refuses strides which never occur in eager, but may occur here
     except Exception:
         return None
     return _differs(node.meta["val"], want)
 
 
 def _promised(node: fx.Node, want: Any) -> Any:
-    """The metadata that a node should have. A copy that is only returned has the gaps that the caller was promised."""
+    """Returns the metadata that a node should have. A copy that is only returned has the gaps that the caller was
+    promised.
+    """
     if getattr(node.target, "name", "") != "clone":
         return want
     strides = []
@@ -55,10 +59,10 @@ def _promised(node: fx.Node, want: Any) -> Any:
 
 
 def given(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The metadata of an operator's results for these nodes, with their recorded metadata.
+    """Returns the metadata of an operator's results for these nodes, with their recorded metadata.
 
     Raises:
-        SmeltError: no rule applies, or the operator refuses them.
+        SmeltError: no rule applies, or the operator refuses the arguments.
     """
     return _vals(infer_meta(target, tuple(map(_traced, args)), {k: _traced(v) for k, v in kwargs.items()}))
 
@@ -98,7 +102,7 @@ def _differs(have: Any, want: Any) -> str | None:
     same_shape = len(have.shape) == len(want.shape) and all(map(known_equal, have.shape, want.shape))
     if not same_shape or have.dtype is not want.dtype or have.device != want.device:
         return f"it records {have}, its operands give {want}"
-    empty = any(known_equal(n, 0) for n in have.shape)  # without elements any strides are right
+    empty = any(known_equal(n, 0) for n in have.shape)  # without elements all strides are correct
     if empty or same_steps(have.shape, have.stride, want.stride) or is_dense(have.shape, have.stride):
         return None
     return f"it records strides {have.stride}, its operands give {want.stride}"

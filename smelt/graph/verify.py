@@ -26,14 +26,14 @@ Rule = Callable[[fx.Node], str | None]
 
 
 class InvalidGraph(SmeltError):
-    """A stage made a graph that violates an invariant of its level."""
+    """Raised when a stage made a graph that violates an invariant of its level."""
 
 
 def verify(gm: fx.GraphModule, *, stage: str) -> None:
     """Check the invariants of a level: "torch", "joint" (functional ATen) or "prims".
 
     Raises:
-        InvalidGraph: names the first node that breaks a rule, and the rule.
+        InvalidGraph: a node breaks a rule; the message names the first such node, and the rule.
     """
     if stage not in STAGES:
         raise InvalidGraph(f"unknown stage {stage!r}", hint=f"one of {', '.join(STAGES)}")
@@ -50,7 +50,7 @@ def verify(gm: fx.GraphModule, *, stage: str) -> None:
 
 
 def verified(gm: fx.GraphModule, stage: str) -> fx.GraphModule:
-    """The graph, verified in strict mode."""
+    """Returns the graph, verified in strict mode."""
     if environment().verify:
         verify(gm, stage=stage)
     return gm
@@ -164,7 +164,7 @@ def _random_is_marked(node: fx.Node) -> str | None:
 
 
 def _prim(node: fx.Node) -> str | None:
-    """Whether the target is a prim, or an ATen operator that runs in eager."""
+    """Returns the violation if the target is neither a prim nor an ATen operator that runs in eager, else None."""
     if node.op != "call_function" or node.target is operator.getitem or _is_number(node):
         return None
     if isinstance(node.target, OpOverload):
@@ -181,4 +181,4 @@ STAGES: dict[str, tuple[Rule, ...]] = {
     "joint": (*_VALUES, _functional_aten, _random_is_marked),
     "prims": (*_VALUES, _prim),
 }
-"""The rules of each level."""
+"""For each level, the rules of its graphs."""

@@ -1,4 +1,4 @@
-"""Which arguments the result of an operator may share memory with, by its schema; used for lifetimes and results.
+"""Finds the arguments with which an operator's result may share memory, by its schema; for lifetimes and results.
 
 Values of a functional graph have no memory, but in a program compiled from it they do: a library kernel may return a
 view of an argument (`x.view(torch.int32)`), which is valid as long as the argument's memory, and changes when that
@@ -19,10 +19,11 @@ from smelt.base.torch_private import OpOverload, schema_of
 
 @cache
 def shared_arguments(op: OpOverload) -> tuple[tuple[int | str, bool], ...]:
-    """The arguments that a result of the operator may be a view of: (position or name, whether it is keyword-only).
+    """Returns the arguments of which a result of the operator may be a view: (position or name, whether it is
+    keyword-only).
 
-    These are the arguments that the schema puts into the alias set of a result; all with an alias set if a result has
-    the wildcard set.
+    These are the arguments that the schema puts into the alias set of a result, or all arguments with an alias set if a
+    result has the wildcard set.
     """
     schema = schema_of(op)
     results: set[str] = set()
@@ -39,7 +40,7 @@ def shared_arguments(op: OpOverload) -> tuple[tuple[int | str, bool], ...]:
 
 
 def shared_operands(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The arguments of a call whose memory a result may share; tensors or lists of them."""
+    """Returns the arguments of a call whose memory a result may share: tensors or lists of them."""
     if not isinstance(target, OpOverload):
         return []
     found = []
@@ -53,7 +54,7 @@ def shared_operands(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) ->
 
 
 def memory_of(node: Node) -> set[Node]:
-    """The nodes in whose memory the value of a node may lie: the node itself, if its value is no view."""
+    """Returns the nodes in whose memory the value of a node may be: only the node itself if its value is not a view."""
     found: set[Node] = set()
     waiting, seen = [node], {node}
     while waiting:
@@ -69,10 +70,11 @@ def memory_of(node: Node) -> set[Node]:
 
 
 def may_show(results: Sequence[Any], inputs: Collection[Node], is_view: Callable[[Node], bool]) -> list[int]:
-    """Positions of results whose memory may be that of one of these inputs.
+    """Returns the positions of results whose memory may be that of one of these inputs.
 
     Args:
-        is_view: whether a node may be returned as a view of its operands, although no schema says so.
+        is_view: function that decides whether a node may be returned as a view of its operands, although no schema says
+            so.
     """
 
     def shows(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Ancestors and dependents of nodes in an fx graph."""
+"""Finds ancestors and dependents of nodes in an fx graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import fx
 
 
 def dependents(nodes: Iterable[fx.Node], roots: Iterable[fx.Node]) -> set[fx.Node]:
-    """`roots` and every node whose value depends on one of them; `nodes` in topological order."""
+    """Returns `roots` and every node whose value depends on one of them; `nodes` in topological order."""
     found = set(roots)
     for node in nodes:
         if not found.isdisjoint(node.all_input_nodes):
@@ -17,7 +17,7 @@ def dependents(nodes: Iterable[fx.Node], roots: Iterable[fx.Node]) -> set[fx.Nod
 
 
 def ancestors(roots: Iterable[fx.Node], among: Container[fx.Node] | None = None) -> set[fx.Node]:
-    """`roots` and every node that they are computed from; with `among`, only along those nodes."""
+    """Returns `roots` and every node from which they are computed; with `among`, only along those nodes."""
     found: set[fx.Node] = set()
     stack = list(roots)
     while stack:

@@ -1,9 +1,10 @@
-"""Forms of registered operators that graphs can hold: without writes, and with tensors as results.
+"""Forms of registered operators that graphs support: without writes, and with tensors as results.
 
-A graph holds values, so a node cannot write to its argument. PyTorch's in-place operators have a form that returns the
-new value (`add_` and `add`); most in-place operators of other libraries have none and get one here: the same operator
-on copies of the arguments that it writes. A node has one result or a tuple of tensors, whereas an operator may also
-return lists. The forms are registered operators, so that every stage treats them like any other.
+A graph consists of values, so a node cannot write to its argument. PyTorch's in-place operators have a form that
+returns the new value (`add_` and `add`); most in-place operators of other libraries lack such a form and get one in
+this module: the same operator on copies of the arguments that it writes. A node has one result or a tuple of tensors,
+whereas an operator may also return lists. The forms are registered operators, so that every stage treats them like any
+other.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _forms: dict[tuple[Any, ...], OpOverload] = {}
 
 
 def functional_form(op: OpOverload, written: tuple[str, ...]) -> OpOverload:
-    """An operator with the arguments of `op` that returns its fresh results, then the new value of each argument of
-    `written`.
+    """Returns an operator with the arguments of `op` that returns its fresh results, then the new value of each
+    argument of `written`.
 
     The value of an optional written argument is a list, which is empty when the argument was None.
     """
@@ -34,7 +35,7 @@ def functional_form(op: OpOverload, written: tuple[str, ...]) -> OpOverload:
 
 
 def flat_form(op: OpOverload, counts: tuple[int | None, ...]) -> OpOverload:
-    """An operator that returns the results of `op`, with lists flattened, as one tuple.
+    """Returns an operator that returns the results of `op`, with lists flattened, as one tuple.
 
     Args:
         counts: for each result the length of its list; None for a tensor, 0 for a result that is absent.
@@ -54,7 +55,7 @@ def flat_form(op: OpOverload, counts: tuple[int | None, ...]) -> OpOverload:
 
 
 def checked_form(op: OpOverload, index: int, api_name: str, is_matrix: bool) -> OpOverload:
-    """`op`, with the error of `torch.linalg` raised when result number `index` reports a failure."""
+    """Returns `op`, with the error of `torch.linalg` raised when result number `index` reports a failure."""
     name = f"checked_{index}_{api_name.replace('.', '_')}_{'matrix' if is_matrix else 'batch'}"
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -78,10 +79,10 @@ def is_checked_form(target: Any) -> bool:
 def _expect_close(
     value: torch.Tensor, a: torch.Tensor, b: torch.Tensor, rtol: float, atol: float, equal_nan: bool
 ) -> torch.Tensor:
-    """`value`, whose derivative is only defined where `a` and `b` are close.
+    """Returns `value`, whose derivative is only defined if `a` and `b` are close.
 
     Raises:
-        RuntimeError: they are not.
+        RuntimeError: they are not close.
     """
     if not torch.allclose(a, b, rtol, atol, equal_nan):
         raise RuntimeError("a gradient that is not defined: the loss depends on what a decomposition leaves open")
@@ -89,12 +90,12 @@ def _expect_close(
 
 
 def check_form(name: str, parameters: str, run: Callable[..., torch.Tensor]) -> OpOverload:
-    """A new operator that returns a flag, a bool without dimensions, or raises an error."""
+    """Returns a new operator that returns a flag, a bool without dimensions, or raises an error."""
     return _operator(name, f"({parameters}) -> Tensor", run)
 
 
 def drawing_form(op: OpOverload) -> OpOverload:
-    """The random in-place operator `op` as one that returns a new tensor without gaps.
+    """Returns the random in-place operator `op` as an operator that returns a new tensor without gaps.
 
     Its arguments are sizes, strides, dtype, device, and those of `op` after the first. Strides matter: a kernel draws
     in the order of memory, and some draw other numbers for memory with gaps. The values of a graph have neither order
@@ -142,10 +143,10 @@ arguments.
 
 
 def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
-    """A form of `op` that takes tensors without dimensions for these parameters, for which `op` takes numbers.
+    """Returns a form of `op` that takes tensors without dimensions for these parameters, for which `op` takes numbers.
 
-    Graphs hold numbers that are known only at a call in such tensors. A decomposition of `op` is used for the form as
-    well (`base_of`), if it can compute with tensors there.
+    Graphs represent numbers that are known only at a call by such tensors. A decomposition of `op` is used for the form
+    as well (`base_of`), if it can compute with tensors for these parameters.
     """
     parameters, named = [], False
     for a in schema_of(op).arguments:
@@ -165,7 +166,7 @@ def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
 
 
 def base_of(form: Any) -> Any:
-    """The operator from which a `number_form` or `flat_form` was made; any other target unchanged."""
+    """Returns the operator from which a `number_form` or `flat_form` was made; any other target unchanged."""
     return _bases.get(form, form)
 
 
@@ -187,7 +188,7 @@ def _on_numbers(op: OpOverload, names: tuple[str, ...]) -> Callable[..., Any]:
 
 
 def flattened(values: Sequence[Any]) -> Iterator[Any]:
-    """The items of a sequence, with lists flattened and None left out."""
+    """Yields the items of a sequence, with lists flattened and None left out."""
     for value in values:
         if isinstance(value, (list, tuple)):
             yield from value
@@ -225,7 +226,7 @@ def _operator(name: str, schema: str, run: Callable[..., Any], tags: Sequence[to
 EXPECT_CLOSE = check_form(
     "expect_close", "Tensor value, Tensor a, Tensor b, float rtol, float atol, bool equal_nan", _expect_close
 )
-"""Returns its first argument, and raises where the next two are not close."""
+"""An operator that returns its first argument, and raises an error where the next two are not close."""
 
 
 _TYPES = {"Tensor": "Tensor", "List[Tensor]": "Tensor[]"}
@@ -237,7 +238,7 @@ def _tags(op: OpOverload) -> tuple[torch.Tag, ...]:
 
 
 def _parameters(op: OpOverload) -> str:
-    """The parameters of an operator's schema as text, without alias annotations."""
+    """Returns the parameters of an operator's schema as text, without alias annotations."""
     text = str(schema_of(op))
     inside, depth = "", 0
     for char in text[text.index("(") :]:
@@ -269,7 +270,7 @@ def _on_copies(op: OpOverload, written: tuple[str, ...]) -> Callable[..., Any]:
 
 
 def _copied(value: Any) -> Any:
-    """A copy with the same strides, gaps included: kernels may rely on them."""
+    """Returns a copy with the same strides, gaps included, because kernels may rely on them."""
     if isinstance(value, (list, tuple)):
         return [_copied(item) for item in value]
     if value is None:

@@ -1,4 +1,4 @@
-"""Marks in a joint graph: which gradients exist in autograd's engine, depending on the results that are used.
+"""Marks in a joint graph: the gradients that exist in autograd's engine, depending on the results that are used.
 
 A joint graph is traced with a gradient for each result. At a call some may be absent. Then eager's engine skips whole
 nodes, and a skipped node gives no gradient, which differs from zeros. A node of a `torch.autograd.Function` gets zeros,
@@ -18,7 +18,7 @@ from smelt.base.errors import SmeltError
 
 
 class Flow:
-    """Which gradients of one joint graph exist, depending on which results have a gradient.
+    """The gradients of one joint graph that exist, depending on which results have a gradient.
 
     A set of conditions is an integer with a bit for each condition: first the graph's differentiable results; then, for
     each of `choices`, the gradients that a function gives.
@@ -29,15 +29,15 @@ class Flow:
         self.choices: list[Choice] = []
 
     def present(self, absent: Container[int]) -> int:
-        """The conditions that hold where the results at these positions have no gradient."""
+        """Returns the conditions that are true if the results at these positions have no gradient."""
         found = sum(1 << i for i in range(self.count) if i not in absent)
         for choice in self.choices:
             found |= choice.given(found)
         return found
 
     def error(self, present: int) -> Exception | None:
-        """The error of the first function, in the engine's order, that raises where these conditions
-        hold; else None.
+        """Returns the error of the first function, in the engine's order, that raises an error under these conditions;
+        else None.
         """
         for choice in self.choices:
             pattern = choice.pattern(present)
@@ -54,16 +54,16 @@ class Flow:
 
 
 class Choice:
-    """A `torch.autograd.Function` whose backward gets None for absent gradients: which gradients it returns, depending
-    on which gradients it receives.
+    """A `torch.autograd.Function` whose backward gets None for absent gradients: the gradients that it returns depend
+    on the gradients that it receives.
 
     Attributes:
         visited: the conditions under which the engine reaches the function: one of them suffices.
         entries: for each gradient that it receives, the conditions under which that gradient exists: one of them
             suffices.
         patterns: the sets of gradients that it may receive (a bit for each position); the first is that of the trace.
-        gives: for each pattern the set of gradients that it returns (a bit for each position), or the error that it
-            raises.
+        gives: for each pattern, the set of gradients that the function returns (a bit for each position), or the error
+            that it raises.
         edges: the number of gradients that it may return.
         first: the bit of the condition for the first of them.
     """
@@ -74,8 +74,8 @@ class Choice:
         self.first = 0
 
     def pattern(self, present: int) -> int | None:
-        """The index in `patterns` of the set of gradients that the function receives where these conditions hold; None
-        if the engine does not reach the function.
+        """Returns the index in `patterns` of the set of gradients that the function receives under these conditions;
+        None if the engine does not reach the function.
         """
         if not self.visited & present:
             return None
@@ -89,8 +89,8 @@ class Choice:
         return self.patterns.index(found)
 
     def given(self, present: int) -> int:
-        """The conditions of this function (one for each gradient that it may return) that hold where the conditions
-        `present` hold.
+        """Returns the conditions of this function (one for each gradient that it may return) that are true under the
+        conditions `present`.
         """
         pattern = self.pattern(present)
         gives = 0 if pattern is None else self.gives[pattern]
@@ -101,7 +101,7 @@ class GradientMark:
     """The target of a node whose value is that of its operand.
 
     Attributes:
-        mask: the gradient exists where one of these conditions holds.
+        mask: the conditions under which the gradient exists: one of them suffices.
     """
 
     def __init__(self, flow: Flow, mask: int = 0) -> None:
@@ -129,10 +129,10 @@ class Chosen(GradientMark):
 
 
 def flow_of(graph: fx.Graph) -> Flow | None:
-    """The conditions on which the marks of a graph depend; None where it has no marks."""
+    """Returns the conditions on which the marks of a graph depend; None if it has no marks."""
     return next((node.target.flow for node in graph.nodes if isinstance(node.target, GradientMark)), None)
 
 
 def marks(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes of a graph that are marks."""
+    """Returns the nodes of a graph that are marks."""
     return [node for node in graph.nodes if isinstance(node.target, GradientMark)]

@@ -1,5 +1,4 @@
-"""Tables of computed facts about layouts and operators, shared by all graphs; rows about symbols are dropped after each
-capture.
+"""Tables of computed facts about layouts and operators, shared by all graphs; rows about symbols last one capture.
 
 A row about a symbolic size is useful only to the graph to which the symbol belongs, and would keep it alive.
 """
@@ -15,7 +14,7 @@ from smelt.shapes.size import Size
 V = TypeVar("V")
 
 MAX_ROWS = 100_000
-"""Maximum number of rows of a table: enough for many models, and bounds the memory of processes that never end."""
+"""Maximum number of rows of a table: enough for many models, while it bounds the memory of processes that never end."""
 
 _of_symbols: list[tuple[dict[Any, Any], Any]] = []
 

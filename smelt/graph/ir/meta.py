@@ -1,4 +1,4 @@
-"""Metadata of tensors. Every value of every fx graph has it as `node.meta["val"]`."""
+"""Metadata of tensors, which every value of every fx graph has as `node.meta["val"]`."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class TensorMeta:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements, without gaps or repeats."""
+        """Number of bytes of the elements, without gaps or repeats."""
         return self.numel * self.dtype.itemsize
 
     @property
     def symbolic(self) -> bool:
-        """True when a size or stride is not a plain number."""
+        """Whether a size or stride is not a plain number."""
         return is_symbolic(self.shape) or is_symbolic(self.stride)
 
     def __str__(self) -> str:
@@ -74,8 +74,9 @@ class OpaqueMeta(TensorMeta):
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's values are not in its memory as they are: conjugate or negative views, zeros without
-    memory."""
+    """Whether a tensor's memory does not contain its values unchanged: conjugate or negative views, zeros without
+    memory.
+    """
     return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
 
 
@@ -114,7 +115,7 @@ def is_alike(meta: OpaqueMeta, tensor: torch.Tensor) -> bool:
 
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:
-    """The metadata of a tensor (real or traced)."""
+    """Returns the metadata of a tensor (real or traced)."""
     view: Any = getattr(tensor, "storage_view", None)
     if view is not None:
         return _with_gradient(view.layout.val, bool(tensor.requires_grad))
@@ -126,7 +127,9 @@ def meta_of(tensor: torch.Tensor) -> TensorMeta:
 
 
 def _with_gradient(meta: TensorMeta, requires_grad: bool) -> TensorMeta:
-    """The same metadata with this `requires_grad`. Runs for each node: `replace` takes four times as long."""
+    """Returns the same metadata with this `requires_grad`. It runs for each node, and `replace` takes four times as
+    long.
+    """
     if meta.requires_grad is requires_grad:
         return meta
     if type(meta) is not TensorMeta:
@@ -135,12 +138,12 @@ def _with_gradient(meta: TensorMeta, requires_grad: bool) -> TensorMeta:
 
 
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides as PyTorch sets them: sizes of 0 count as 1."""
+    """Returns row-major strides as PyTorch sets them: sizes of 0 are treated as 1."""
     strides = []
     step = 1
     for size in reversed(shape):
         strides.append(step)
-        step *= size or 1 if type(size) is int else size  # where a symbolic size is 0 at a call, no stride matters
+        step *= size or 1 if type(size) is int else size  # if a symbolic size is 0 at a call, strides do not matter
     return tuple(reversed(strides))
 
 
@@ -150,7 +153,7 @@ def same_steps(shape: Sequence[IntLike], a: Sequence[IntLike], b: Sequence[IntLi
 
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether some order of the dimensions makes the tensor row-major without gaps or overlap.
+    """Whether the tensor is row-major, without gaps or overlap, in some order of the dimensions.
 
     A tensor without elements is dense, as for PyTorch.
     """
@@ -167,14 +170,14 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def memory_order(val: TensorMeta) -> list[int] | None:
-    """The permutation that makes a dense tensor row-major, or None when it has gaps or overlap."""
+    """Returns the permutation that makes a dense tensor row-major, or None if it has gaps or overlap."""
     if not is_dense(val.shape, val.stride):
         return None
     return sorted(range(val.ndim), key=lambda d: (-hint(val.stride[d]), same(val.shape[d], 1), d))
 
 
 def inverse(order: Sequence[int]) -> list[int]:
-    """The permutation that undoes `order`."""
+    """Returns the permutation that undoes `order`."""
     out = [0] * len(order)
     for i, d in enumerate(order):
         out[d] = i
@@ -182,7 +185,7 @@ def inverse(order: Sequence[int]) -> list[int]:
 
 
 def _is_dense_for_all(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
-    """`is_dense` for all values of symbolic sizes: one order of the dimensions must fit for each of them."""
+    """Whether `is_dense` is true for all values of symbolic sizes, with the same order of the dimensions."""
     left = [(n, s) for n, s in zip(shape, stride, strict=True) if not known_equal(n, 1)]
     step: IntLike = 1
     while left:
@@ -194,15 +197,15 @@ def _is_dense_for_all(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bo
 
 
 def without_gaps(meta: TensorMeta) -> TensorMeta:
-    """`meta`, with row-major strides if its own have gaps or overlap."""
+    """Returns `meta`, with row-major strides if its own have gaps or overlap."""
     if is_dense(meta.shape, meta.stride):
         return meta
     return TensorMeta(meta.shape, meta.dtype, contiguous_stride(meta.shape), meta.device)
 
 
 def accumulated(own: TensorMeta, computed: TensorMeta) -> TensorMeta:
-    """The layout of the first gradient that PyTorch's engine stores at a leaf: the computed one if it agrees with the
-    leaf's.
+    """Returns the layout of the first gradient that PyTorch's engine stores at a leaf: the computed one if it agrees
+    with the leaf's.
 
     For sizes of 1 any stride agrees. A leaf with gaps gets a row-major gradient. (PyTorch: `grad_layout_contract.h`)
     """
@@ -223,8 +226,8 @@ def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """As `may_overlap`, but never undecided: what cannot be proved is decided by the example's sizes and becomes an
-    assumption.
+    """Whether positions overlap, like `may_overlap`, but always decided: if neither can be proved, the example's sizes
+    decide, and the answer becomes an assumption.
     """
 
     def less(a: IntLike, b: IntLike) -> bool:
@@ -246,7 +249,9 @@ def _overlap(shape: Sequence[IntLike], stride: Sequence[IntLike], less: Callable
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Number of elements from the first to the last of the tensor in memory, gaps included (0 when it has none)."""
+    """Returns the number of elements from the first to the last of the tensor in memory, gaps included (0 if it has
+    none).
+    """
     last = 0
     for size, step in zip(shape, stride, strict=True):
         if size == 0:
@@ -256,15 +261,17 @@ def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def reach(shape: Sequence[int], stride: Sequence[int], offset: int) -> int:
-    """Number of elements from the beginning of the memory to the last one of a view of it (0 when it has none)."""
+    """Returns the number of elements from the beginning of the memory to the last one of a view of it (0 if it has
+    none).
+    """
     own = extent(shape, stride)
     return 0 if same(own, 0) else offset + own
 
 
 def is_channels_last(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether PyTorch takes the strides of an image batch (4 or 5 dimensions) for channels last.
+    """Whether PyTorch treats the strides of an image batch (4 or 5 dimensions) as channels last.
 
-    Where sizes of 1 allow both, PyTorch prefers row-major, and so does this function.
+    If sizes of 1 allow both, PyTorch prefers row-major, and so does this function.
     """
     if len(shape) not in (4, 5) or any(same(n, 0) for n in shape) or same(stride[1], 0):
         return False
@@ -277,9 +284,9 @@ def is_channels_last(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def channels_last_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a dense image batch (N, C, spatial ...) whose channels are innermost.
+    """Returns the strides of a dense image batch (N, C, spatial ...) whose channels are innermost.
 
-    As in PyTorch a size of 0 counts as 0, unlike in row-major strides.
+    As in PyTorch, a size of 0 is treated as 0, unlike in row-major strides.
     """
     stride, step = [0] * len(shape), 1
     for d in (1, *range(len(shape) - 1, 1, -1), 0):
@@ -289,11 +296,11 @@ def channels_last_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def by_element_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of dense weights (N, C, spatial ...) in the order (spatial ..., C, N), with N innermost."""
+    """Returns the strides of dense weights (N, C, spatial ...) in the order (spatial ..., C, N), with N innermost."""
     return _dense_stride(shape, (*range(2, len(shape)), 1, 0))
 
 
 def _dense_stride(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a dense tensor with the dimensions in this order, the last innermost."""
+    """Returns the strides of a dense tensor with the dimensions in this order, the last innermost."""
     inner = contiguous_stride([shape[d] for d in order])
     return tuple(inner[order.index(d)] for d in range(len(shape)))

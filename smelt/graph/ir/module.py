@@ -1,4 +1,4 @@
-"""`torch.fx`'s graph and module, without costs that matter when graphs are passed from stage to stage.
+"""`torch.fx`'s graph and module, without costs that matter when graphs are passed between stages.
 
 Nodes are made without a search of their arguments for symbolic numbers, and a module writes its Python code only when
 it is run or read.
@@ -36,7 +36,7 @@ class Graph(fx.Graph):
         name: str | None = None,
         type_expr: Any = None,
     ) -> fx.Node:
-        """A new node at the insertion point."""
+        """Make a new node at the insertion point."""
         node = super().create_node(op, target, None, None, _name_of(target) if name is None else name, type_expr)
         if args:
             _set_args(node, args)
@@ -45,7 +45,7 @@ class Graph(fx.Graph):
         return node
 
     def node_copy(self, node: fx.Node, arg_transform: Callable[[fx.Node], Any] = lambda x: x) -> fx.Node:
-        """A copy of the node in this graph, with `arg_transform` applied to each operand."""
+        """Returns a copy of the node in this graph, with `arg_transform` applied to each operand."""
         copy = super().create_node(node.op, node.target, None, None, node.name, node.type)
         if node.args:
             _set_args(copy, map_arg(node.args, arg_transform))
@@ -56,7 +56,7 @@ class Graph(fx.Graph):
 
 
 def _name_of(target: Any) -> str:
-    """What fx names a node after that calls `target`."""
+    """Returns the name from which fx derives the name of a node that calls `target`."""
     if not isinstance(target, str):
         return _snake_case(target.__name__)
     return _snake_case(target[2:-2] if target.startswith("__") and target.endswith("__") else target)
@@ -64,7 +64,7 @@ def _name_of(target: Any) -> str:
 
 @lru_cache(4096)
 def _snake_case(name: str) -> str:
-    """`aB` as `a_b`. Cached: a graph calls few functions in many nodes."""
+    """Convert `aB` to `a_b`. Cached, because a graph calls few functions in many nodes."""
     return _INNER_CAPITAL.sub(r"_\1", name).lower()
 
 
@@ -75,7 +75,7 @@ class GraphModule(fx.GraphModule):
     """`fx.GraphModule`, compiled at its first call or when its `code` is first read."""
 
     def recompile(self) -> Any:
-        """Drop the code, which is written anew when it is needed."""
+        """Discard the code, which is written anew when it is needed."""
         type(self).forward = _compile_and_run
         self.__dict__.pop("_code", None)
         return None
@@ -99,7 +99,7 @@ def _compile_and_run(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
 
 
 def copied(gm: fx.GraphModule) -> GraphModule:
-    """A copy of the module with its own graph: nodes of the same names, in the same order."""
+    """Returns a copy of the module with a separate graph: nodes of the same names, in the same order."""
     graph = Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:

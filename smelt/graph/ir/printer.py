@@ -43,23 +43,23 @@ _OPERATORS = {
 
 
 def print_graph(gm: fx.GraphModule) -> str:
-    """The graph of `gm` as Python source.
+    """Returns the graph of `gm` as Python source.
 
-    `aten = torch.ops.aten` and the modules that targets come from are imported at the top; constants are taken from a
+    `aten = torch.ops.aten` and the modules of the targets are imported at the top; constants are taken from a
     dictionary `constants`, functions without an import path from `functions`.
     """
     return _Printer(gm).text()
 
 
 def operations(gm: fx.GraphModule) -> list[tuple[fx.Node, str]]:
-    """The operations of the graph in order, each as a line of Python with the type of its result."""
+    """Returns the operations of the graph in order, each as a line of Python with the type of its result."""
     printer = _Printer(gm)
     nodes = (node for node in gm.graph.nodes if node.op not in ("placeholder", "output"))
     return [(node, _with_comment(printer.statement(node), _comment(node))) for node in nodes]
 
 
 def provided_by_caller(gm: fx.GraphModule) -> list[str]:
-    """Names that the text of the graph does not define: constants, functions without a path."""
+    """Returns the names that the text of the graph does not define: constants, functions without a path."""
     printer = _Printer(gm)
     printer.text()
     return printer.provided
@@ -172,7 +172,7 @@ def _comment(node: fx.Node) -> str:
 
 
 def describe(val: Any) -> str:
-    """A node's `meta["val"]` as short text: `float32[2, 3]`."""
+    """Describe a node's `meta["val"]` as short text: `float32[2, 3]`."""
     match val:
         case None:
             return ""

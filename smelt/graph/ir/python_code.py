@@ -1,7 +1,7 @@
-"""Python code of a graph, written by `torch.fx`, also where the graph has arguments that have no text.
+"""Writes the Python code of a graph by `torch.fx`, also for arguments that have no text.
 
-`torch.fx` writes each argument into the code by its `repr`. Values whose `repr` their class defines (also
-enumerations), and keywords that are no identifiers, are kept beside the code.
+`torch.fx` writes each argument into the code by its `repr`. Values whose class defines `repr` (also enumerations), and
+keywords that are not identifiers, are stored separately from the code.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _TORCH = (torch, torch.nn.functional)
 
 def _is_text(value: Any) -> bool:
     kind = type(value)
-    if isinstance(value, (list, tuple)):  # including the list classes of `torch.fx`
+    if isinstance(value, (list, tuple)):  # this includes the list classes of `torch.fx`
         return all(map(_is_text, value))
     if isinstance(value, dict):
         return all(map(_is_text, value)) and all(map(_is_text, value.values()))
@@ -88,7 +88,9 @@ _PLAIN = (int, float, bool, str, complex, bytes)
 
 
 def _with_bound_calls(graph: fx.Graph) -> fx.Graph:
-    """A copy of the graph in which each call without a text is replaced by an object that contains its arguments."""
+    """Returns a copy of the graph in which each call without a text is replaced by an object that contains its
+    arguments.
+    """
     out, env = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in graph.nodes:
         if _is_writable(node) or node.op not in ("call_function", "call_method"):

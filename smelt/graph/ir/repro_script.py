@@ -1,5 +1,4 @@
-"""Writes a captured graph as a self-contained Python script: the function; its inputs, options and modes as one
-literal.
+"""Writes a captured graph as a self-contained Python script: the function, and inputs, options and modes as literals.
 
 The literal describes what may make a compiler fail: shapes, strides, offsets, shared memory, dtypes and devices.
 Floating point values are replaced by random ones from a seed; integers, which may be indices, and small tensors are
@@ -29,7 +28,7 @@ from smelt.graph.ir.printer import print_graph, provided_by_caller
 from smelt.shapes.size import is_symbolic
 
 FORMAT_VERSION = 1
-"""Version of the format of the literal `CASE`; others are not read."""
+"""Version of the format of the literal `CASE`; other versions are not read."""
 
 MAX_FLOAT_ELEMENTS = 64
 """Maximum number of elements of a floating-point buffer whose values are kept."""
@@ -41,7 +40,7 @@ MAX_VALUE_ELEMENTS = 2**22
 """Maximum number of elements of any buffer whose values are kept if the failure depends on the values."""
 
 ALIGNMENT = 64
-"""Buffers begin at a multiple of this many elements of the original memory, which preserves the tensors' alignment."""
+"""Alignment of buffers in elements of the original memory, which preserves the tensors' alignment."""
 
 
 class Inputs(NamedTuple):
@@ -64,7 +63,7 @@ def repro_script(
     name: str,
     error: Mapping[str, str],
 ) -> str:
-    """The text of the script.
+    """Returns the text of the script.
 
     Args:
         settings: see `settings_of`.
@@ -92,7 +91,7 @@ def repro_script(
 
 
 def settings_of(options: Options) -> dict[str, Any]:
-    """The options that differ from the default, and the modes of this thread, as literals."""
+    """Returns the options that differ from the default, and the modes of this thread, as literals."""
     default = Options()
     changed = {name: getattr(options, name) for name in user_options()}
     autocast = {
@@ -114,7 +113,9 @@ def settings_of(options: Options) -> dict[str, Any]:
 
 
 def error_of(error: BaseException | None) -> dict[str, str]:
-    """The kind of an error, and its text. Errors of one class raised in one function of smelt are of one kind."""
+    """Describe the kind of an error, and its text. Errors of one class raised in one function of smelt are of
+    one kind.
+    """
     if error is None:
         return {"kind": "", "message": ""}
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_PACKAGE)]
@@ -131,11 +132,11 @@ _MAX_MESSAGE_LENGTH = 2000
 
 
 def describe_inputs(inputs: Sequence[Any], gm: fx.GraphModule | None = None, values: bool = False) -> Inputs:
-    """The inputs of a graph as literals.
+    """Returns the inputs of a graph as literals.
 
     Args:
         gm: the graph, from which symbolic sizes are known.
-        values: keep the values of all buffers, up to a size, and not just integers.
+        values: whether to keep the values of all buffers, up to a size, and not only integers.
     """
     metas = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"] if gm is not None else []
     found = Inputs([], [])
@@ -151,12 +152,12 @@ def describe_inputs(inputs: Sequence[Any], gm: fx.GraphModule | None = None, val
 def _value(at: int, value: Any) -> dict[str, Any]:
     if type(value) is float and not math.isfinite(value):
         return {"number": repr(value)}
-    plain = type(value) in (type(None), bool, int, float, complex, str)  # the repr of a subclass may be anything
+    plain = type(value) in (type(None), bool, int, float, complex, str)  # a subclass may have any repr
     return {"value": value} if plain else {"missing": f"input {at}: a {type(value).__name__}"}
 
 
 def _inputs_by_memory(inputs: Sequence[Any]) -> list[tuple[int, list[int]]]:
-    """For each buffer: its offset in the original memory (elements), and the positions of the inputs in it."""
+    """Returns for each buffer its offset in the original memory (elements), and the positions of the inputs in it."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for at, each in enumerate(inputs):
         if not isinstance(each, Tensor) or type(each) not in (Tensor, nn.Parameter):

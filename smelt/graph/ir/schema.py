@@ -1,4 +1,4 @@
-"""Facts from an operator's schema: pure, a view or a write; random; composite."""
+"""Facts from an operator's schema: whether it is pure, a view or a write, random, or composite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smelt.graph.ir.functional_form import functional_form
 
 
 class Kind(Enum):
-    """How an operator treats memory."""
+    """The effect of an operator on memory."""
 
     PURE = "pure"  # fresh results, nothing written
     VIEW = "view"  # results alias the first argument
@@ -27,19 +27,19 @@ class OpInfo:
     """Facts about one operator overload, read once from its schema.
 
     Attributes:
-        kind: how it treats memory.
-        random: it draws from a generator.
-        composite: it is implemented by other operators, which are recorded instead.
-        moves: it changes which elements its first argument views (`t_`, `squeeze_`).
+        kind: its effect on memory.
+        random: whether it draws from a generator.
+        composite: whether it is implemented by other operators, which are recorded instead.
+        moves: whether it changes which elements its first argument views (`t_`, `squeeze_`).
         written: names of the arguments that it writes, in schema order.
         returned: for each result the name of the written argument that it is, or None for a fresh one.
         functional: for WRITE, the operator without writes: it returns the fresh results, then the new value of each
-            written argument; for an operator that `moves`, the view operator. None when there is none.
-        silent: for PURE, it has an effect besides its results.
-        outs: its written arguments are those of an `out=`.
-        counts_inside: it increments version counters only through the operators that it calls.
-        derived_inside: autograd follows it only through the operators that it calls.
-        picks: for VIEW, its results depend on other tensors than the first argument, or alias other arguments.
+            written argument; for an operator that `moves`, the view operator. None if there is no such operator.
+        silent: for PURE, whether it has an effect besides its results.
+        outs: whether its written arguments are those of an `out=`.
+        counts_inside: whether it increments version counters only through the operators that it calls.
+        derived_inside: whether autograd follows it only through the operators that it calls.
+        picks: for VIEW, whether its results depend on tensors other than the first argument, or alias other arguments.
     """
 
     kind: Kind
@@ -58,16 +58,16 @@ class OpInfo:
 
 _aten = torch.ops.aten
 PLAIN_SIZE_QUERIES = (_aten.size.default, _aten.stride.default)
-"""Queries of sizes by C++ code without support for symbolic sizes. They have no kernel."""
+"""Queries of sizes by C++ code without support for symbolic sizes; they have no kernel."""
 
 _QUERIES = (*PLAIN_SIZE_QUERIES, torch.ops.prim.device.default)
-"""Queries that C++ code makes of a Python tensor class in the form of an operator."""
+"""Queries that C++ code makes of a Python tensor class in the form of operators."""
 
 _infos: dict[OpOverload, OpInfo] = {op: OpInfo(Kind.PURE, False, False) for op in _QUERIES}
 
 
 def op_info(op: OpOverload) -> OpInfo:
-    """The facts about `op`."""
+    """Returns the facts about `op`."""
     info = _infos.get(op)
     if info is None:
         info = _infos[op] = _read(op)
@@ -103,7 +103,7 @@ def _read(op: OpOverload) -> OpInfo:
 
 
 def _depends_on_others(schema: Any) -> bool:
-    """Whether the results of a view operator depend on other tensors than the first, or alias other arguments."""
+    """Whether the results of a view operator depend on tensors other than the first, or alias other arguments."""
     first, *others = schema.arguments
     one = first.alias_info is not None and all(r.alias_info is not None for r in schema.returns)
     return not one or any("Tensor" in str(a.real_type) for a in others)
@@ -116,7 +116,7 @@ def _has_effects(returns: Sequence[Any]) -> bool:
 
 
 def depends_on_strides(op: OpOverload) -> bool:
-    """Whether the operator may depend on the strides of its arguments: refuse some, or give other results.
+    """Whether the operator may depend on the strides of its arguments: it may not support some, or give other results.
 
     Kernels of libraries often rely on arguments that the program made contiguous. So do some of PyTorch's own, among
     them all collectives, which transfer memory.
@@ -124,7 +124,7 @@ def depends_on_strides(op: OpOverload) -> bool:
     space, _, name = op.name().partition("::")
     if space == "smelt_forms":
         space, of_another, name = name.partition("__")
-        if not of_another:  # an operator that smelt has defined itself
+        if not of_another:  # smelt itself has defined the operator
             return False
     return space not in _OWN or space in COLLECTIVES or "embedding_bag" in name
 
@@ -149,7 +149,7 @@ _FUNCTIONAL_NAMES = {
 
 
 def find_op(name: str) -> OpOverload | None:
-    """The overload named `ns::op.overload`, or None."""
+    """Returns the overload named `ns::op.overload`, or None."""
     space, _, rest = name.partition("::")
     packet_name, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, space), packet_name, None)
@@ -157,7 +157,9 @@ def find_op(name: str) -> OpOverload | None:
 
 
 def _functional(op: OpOverload, written: tuple[str, ...]) -> OpOverload | None:
-    """The overload with the same arguments that returns the values that `op` writes (for `t_` the view operator)."""
+    """Returns the overload with the same arguments that returns the values that `op` writes (for `t_` the view
+    operator), or None.
+    """
     if op.name() in _FUNCTIONAL_NAMES:
         return find_op(_FUNCTIONAL_NAMES[op.name()])
     space, _, base = schema_of(op).name.partition("::")
@@ -188,7 +190,9 @@ COLLECTIVES = ("_c10d_functional", "c10d", "c10d_functional")
 """Namespaces of PyTorch's collectives."""
 
 _OWN = ("aten", "prims", "prim", "quantized", *COLLECTIVES)
-"""Namespaces of PyTorch itself: a write operator there without a functional form has other effects than its writes."""
+"""Namespaces of PyTorch itself: a write operator in these without a functional form has other effects than its
+writes.
+"""
 
 
 def _is_written(argument: Argument) -> bool:

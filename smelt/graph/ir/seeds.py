@@ -1,4 +1,4 @@
-"""Seeds as inputs of a graph: one for each device on which random numbers are drawn; all numbers there depend on it."""
+"""Seeds as inputs of a graph: one for each device on which random numbers are drawn, which determines all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FROM_SEEDS = frozenset(
 
 
 def seed_name(k: int) -> str:
-    """The name of the k-th seed input."""
+    """Returns the name of the k-th seed input."""
     return f"seed_{k}" if k else "seed"
 
 
@@ -50,7 +50,7 @@ def is_mixed(graph: fx.Graph) -> bool:
 
 
 def devices_of(node: fx.Node) -> set[torch.device]:
-    """The devices of the results of a node."""
+    """Returns the devices of the results of a node."""
     meta = node.meta.get("val")
     metas = meta if isinstance(meta, (tuple, list)) else (meta,)
     return {one.device for one in metas if isinstance(one, TensorMeta)}

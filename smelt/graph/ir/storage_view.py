@@ -1,4 +1,4 @@
-"""Where the elements of a trace tensor are: layouts, storages, and the view steps from a storage's root to a tensor."""
+"""The position of a trace tensor's elements in memory: layouts, storages, and view steps from a storage's root."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Layout:
     Equal layouts are one object as long as the table of layouts keeps it, so they hash and compare by identity.
 
     Attributes:
-        symbolic: a size, a stride or the offset is not a plain number.
+        symbolic: whether a size, a stride or the offset is not a plain number.
     """
 
     __slots__ = ("val", "offset", "symbolic", "_on_meta")
@@ -36,7 +36,7 @@ class Layout:
         self._on_meta: torch.Tensor | None = None
 
     def fresh(self) -> torch.Tensor:
-        """A new meta-device tensor with this layout."""
+        """Make a new meta-device tensor with this layout."""
         val = self.val
         if self.offset == 0:
             return torch.empty_strided(val.shape, val.stride, dtype=val.dtype, device=META)
@@ -44,7 +44,7 @@ class Layout:
         return whole.as_strided(val.shape, val.stride, self.offset)
 
     def on_meta(self) -> torch.Tensor:
-        """A meta-device tensor with this layout; each call returns the same object."""
+        """Returns a meta-device tensor with this layout; each call returns the same object."""
         if self._on_meta is None:
             self._on_meta = self.fresh()
         return self._on_meta
@@ -54,7 +54,7 @@ _layouts: dict[tuple[Any, ...], Layout] = {}
 
 
 def with_index(device: torch.device) -> torch.device:
-    """The device with the index that a new tensor gets: for "cuda" that of the current GPU."""
+    """Returns the device with the index that a new tensor gets: for "cuda" that of the current GPU."""
     if device.index is not None or device.type in ("cpu", "meta"):
         return device
     return torch.device(device.type, torch.get_device_module(device).current_device())
@@ -63,7 +63,7 @@ def with_index(device: torch.device) -> torch.device:
 def layout_for(
     shape: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...], device: torch.device, offset: int = 0
 ) -> Layout:
-    """The layout object with these properties; equal layouts are one object."""
+    """Returns the layout object with these properties; equal layouts are one object."""
     key = (shape, dtype, stride, device, offset)
     known = _layouts.get(key)
     if known is None:
@@ -72,7 +72,7 @@ def layout_for(
 
 
 def opaque_layout(val: OpaqueMeta) -> Layout:
-    """The layout object of an opaque tensor; equal layouts are one object."""
+    """Returns the layout object of an opaque tensor; equal layouts are one object."""
     known = opaque_layouts.get(val)
     if known is None:
         known = remember(opaque_layouts, val, Layout(val, 0))
@@ -80,20 +80,20 @@ def opaque_layout(val: OpaqueMeta) -> Layout:
 
 
 opaque_layouts: dict[OpaqueMeta, Layout] = {}
-"""Empty until a trace has met an opaque tensor."""
+"""Layout objects of opaque tensors; empty until a trace has met an opaque tensor."""
 
 
 class Storage:
     """The memory of trace tensors: all views of the same memory have the same Storage.
 
     Attributes:
-        version: counts writes; a view whose value is of an older version must be replayed.
+        version: number of writes; a view whose value is of an older version must be replayed.
         root: the view that covers the memory.
-        constant: the real tensor, when the memory contains a constant of the program.
-        filled: all elements have one value.
-        reshaped: a view of it changed its shape in place. After a write the engine rebuilds the history of views, by
-            the view's original operator.
-        resized: a tensor was resized to fewer of its elements, and may be resized back.
+        constant: the real tensor if the memory contains a constant of the program, else None.
+        filled: whether all elements have the same value.
+        reshaped: whether a view of it changed its shape in place. After a write the engine rebuilds the history of
+            views, by the view's original operator.
+        resized: whether a tensor was resized to fewer of its elements, and may be resized back.
     """
 
     __slots__ = ("version", "root", "constant", "filled", "reshaped", "resized")
@@ -110,8 +110,8 @@ class Step:
 
     Attributes:
         grad: whether gradients were enabled.
-        data: the step is `parent.data`, which unlike `parent.detach()` has its own version counter: a number for that
-            counter.
+        data: number of the step's version counter if the step is `parent.data`, which unlike `parent.detach()` has its
+            own counter.
     """
 
     __slots__ = ("op", "args", "kwargs", "index", "grad", "data")
@@ -131,14 +131,14 @@ class Step:
 
 
 class StorageView:
-    """Where a trace tensor's elements are: a storage, and the steps from the storage's root.
+    """The position of a trace tensor's elements: a storage, and the steps from the storage's root.
 
     Attributes:
         layout: metadata of the tensor.
-        parent, step: the view that it is taken from, and the operator; None for the root.
+        parent, step: the view from which it is taken, and the operator; None for the root.
         node: the recorder's value of this view at storage version `version`.
         rows: the sparse form of the tensor, if it is a sparse gradient.
-        conjugate, negative: the values are the conjugates or negatives of the memory's contents (`conj()`).
+        conjugate, negative: whether the values are the conjugates or negatives of the memory's contents (`conj()`).
     """
 
     __slots__ = ("layout", "storage", "parent", "step", "node", "version", "rows", "conjugate", "negative")
@@ -170,14 +170,14 @@ class Rows(NamedTuple):
 
 
 class ViewedTensor(torch.Tensor):
-    """The base class of `TraceTensor`: a tensor object with the storage view that it stands for."""
+    """The base class of `TraceTensor`: a tensor object with the storage view that it represents."""
 
     __slots__ = ("storage_view",)
     storage_view: StorageView
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:
-    """The layout of a real or traced tensor."""
+    """Returns the layout of a real or traced tensor."""
     if isinstance(tensor, ViewedTensor):
         return tensor.storage_view.layout
     if tensor.is_nested:

@@ -14,8 +14,8 @@ class SymbolicPredicate:
     """A comparison of sizes that can be neither proved nor disproved, or a combination of such.
 
     Attributes:
-        ask: decides it; may add an assumption.
-        prove: its truth if that is the same for all sizes, else None.
+        ask: function that decides the predicate; may add an assumption.
+        prove: function that returns its truth if that is the same for all sizes, else None.
         example: its truth for the sizes of the example.
         fact: the assumption that corresponds to its truth; None for a combination.
         operands: the predicates of a combination.
@@ -34,8 +34,8 @@ class SymbolicPredicate:
         self.ask, self.prove, self.example, self.fact, self.operands = ask, prove, example, fact, operands
 
     def expect(self, text: str, error: str) -> bool:
-        """Assume that it is true, and have compiled code check it. Returns False if it has no unbacked sizes, or was
-        decided false.
+        """Assume that the predicate is true, and make compiled code check it. Returns False if it has no unbacked
+        sizes, or was decided false.
 
         Args:
             text, error: the error that the code raises otherwise.
@@ -56,7 +56,7 @@ class SymbolicPredicate:
 
 
 def compare(sign: str, a: Any, b: Any, negated: bool = False) -> bool | SymbolicPredicate:
-    """`a < b` or `a == b`, or with `negated` the opposite."""
+    """Returns `a < b` or `a == b`, or with `negated` the opposite."""
     if not isinstance(a, Size) and not isinstance(b, Size):
         return ((a < b) if sign == "<" else (a == b)) != negated
     owner = (a if isinstance(a, Size) else b).owner
@@ -78,7 +78,7 @@ _OPPOSITE = {"<": ">=", "==": "!=", ">=": "<", "!=": "=="}
 
 
 def both(a: bool | SymbolicPredicate, b: bool | SymbolicPredicate) -> bool | SymbolicPredicate:
-    """`a and b`."""
+    """Returns `a and b`."""
     if isinstance(a, bool):
         return b if a else False
     if isinstance(b, bool):
@@ -92,7 +92,7 @@ def both(a: bool | SymbolicPredicate, b: bool | SymbolicPredicate) -> bool | Sym
 
 
 def opposite(a: bool | SymbolicPredicate) -> bool | SymbolicPredicate:
-    """`not a`."""
+    """Returns `not a`."""
     if isinstance(a, bool):
         return not a
 
@@ -105,5 +105,5 @@ def opposite(a: bool | SymbolicPredicate) -> bool | SymbolicPredicate:
 
 
 def either(a: bool | SymbolicPredicate, b: bool | SymbolicPredicate) -> bool | SymbolicPredicate:
-    """`a or b`."""
+    """Returns `a or b`."""
     return opposite(both(opposite(a), opposite(b)))

@@ -28,11 +28,12 @@ from smelt.shapes.size import IntLike, Size, known_equal, lowest
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 SYMBOLIC_CLASSES = classes(*SYMBOLIC)
-"""The same classes as a set."""
+"""The classes of SYMBOLIC as a set."""
 
 
 class Ratio:
-    """`number / size`, at least one of them a Size: a quotient of element counts, as derivative formulas compute it.
+    """The quotient `number / size`, at least one of them a Size: a quotient of element counts, as in derivative
+    formulas.
 
     `float()` pins the sizes.
     """
@@ -46,7 +47,7 @@ class Ratio:
         return float(self.number) / int(self.size)
 
     def floor(self) -> int | Size:
-        """The largest integer that is not larger."""
+        """Returns the largest integer that is not larger."""
         if isinstance(self.number, float):
             return math.floor(float(self))
         return self.number // self.size
@@ -118,13 +119,13 @@ class SizeNode:
         return SizeNode(number, float)
 
     def str(self) -> str:
-        """The text for a program that prints it: that of the number, to which the size is pinned."""
+        """Returns the text for a program that prints it: the text of the number, to which the size is pinned."""
         return repr(self.number())
 
     _graph_repr = str
 
     def number(self) -> Any:
-        """The plain number, to which a size is pinned."""
+        """Returns the plain number, to which a size is pinned."""
         return self.bool_() if self.kind is bool else self.kind(self.value)
 
     def int_(self) -> int:
@@ -177,7 +178,7 @@ class SizeNode:
         return self.value.prove() is True if isinstance(self.value, SymbolicPredicate) else bool(self.value)
 
     def sym_float(self) -> SizeNode:
-        """The same value as a float; exact for integers below 2**53."""
+        """Returns the same value as a float; exact for integers below 2**53."""
         return SizeNode(self.value if isinstance(self.value, _SYMBOLIC_VALUES) else float(self.value), float)
 
     def sym_sqrt(self) -> SizeNode:
@@ -269,8 +270,8 @@ def _binary(name: str, compute: Callable[[Any, Any], Any]) -> None:
 
 
 def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-    """An operation on floats. Integral floats beside sizes are treated as integers, so that `size - 1.0`
-    stays a size.
+    """Compute an operation on floats. Integral floats beside sizes are treated as integers, so that `size - 1.0` stays
+    a size.
     """
     if not isinstance(a, _SYMBOLIC_VALUES) and not isinstance(b, _SYMBOLIC_VALUES):
         return compute(a, b)
@@ -289,7 +290,7 @@ def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
 
 
 def _integral(number: Any) -> Any:
-    """An integral float as an integer; anything else unchanged."""
+    """Returns an integral float as an integer; anything else unchanged."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
@@ -307,7 +308,9 @@ def _on_reals(compute: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
 
 
 def _scaled(a: Any, b: Any) -> Ratio | None:
-    """A size times a float that is a short fraction, or a ratio of sizes times a number; None for anything else."""
+    """Returns a size times a float that is a short fraction, or a ratio of sizes times a number; None for other
+    operands.
+    """
     if Size in (type(a), type(b)) and float in (type(a), type(b)):
         size, number = (a, b) if isinstance(a, Size) else (b, a)
         above, below = number.as_integer_ratio() if math.isfinite(number) else (0, _MAX_DENOMINATOR + 1)
@@ -342,7 +345,7 @@ _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.mod, operator.
 
 
 def as_real(value: Any) -> Any:
-    """A quotient of sizes as a symbolic float; anything else unchanged."""
+    """Returns a quotient of sizes as a symbolic float; anything else unchanged."""
     return make(operator.truediv, value.number, value.size) if isinstance(value, Ratio) else value
 
 
@@ -358,16 +361,16 @@ def _rounded(value: Any, rounding: Callable[[float], int]) -> Any:
 
 
 def whole_product(size: Any, scale: float) -> Any:
-    """`int(size * scale)`, as C++ computes the size of a scaled image."""
+    """Returns `int(size * scale)`, as C++ computes the size of a scaled image."""
     return _rounded(_on_floats(operator.mul, size, scale), math.floor)
 
 
 _MAX_DENOMINATOR = 2**10
-"""Largest denominator of a float whose product with a size becomes a quotient of integers, which is exact."""
+"""Maximum denominator of a float whose product with a size becomes a quotient of integers, which is exact."""
 
 
 def _divided(a: Any, b: Any) -> Any:
-    """True division; a size as denominator stays symbolic."""
+    """Returns the true quotient; a size as denominator stays symbolic."""
     if isinstance(b, Size) and isinstance(a, (int, float, Size)):
         return Ratio(a, b)
     if isinstance(a, Size) and isinstance(b, int) and 0 < b <= _MAX_DENOMINATOR and b & (b - 1) == 0:
@@ -376,7 +379,9 @@ def _divided(a: Any, b: Any) -> Any:
 
 
 def _is_size_beside_one(size: Any, other: Any) -> bool:
-    """Whether it is `max(size, 1)`, by which C++ computes strides: where a size is 0 at a call, no stride matters."""
+    """Whether the call is `max(size, 1)`, by which C++ computes strides: if a size is 0 at a call, no stride
+    matters.
+    """
     return type(other) is int and other == 1 and isinstance(size, Size) and lowest(size) == 0
 
 
@@ -435,7 +440,7 @@ for _name, _compare in _COMPARISONS.items():
 
 
 def to_torch(value: Any) -> Any:
-    """A Size as a SymInt, a Real as a SymFloat, also inside lists and tuples; anything else unchanged."""
+    """Convert a Size to a SymInt and a Real to a SymFloat, also inside lists and tuples; anything else is unchanged."""
     kind = type(value)
     if kind is Real:
         return torch.SymFloat(SizeNode(value, float))
@@ -447,18 +452,22 @@ def to_torch(value: Any) -> Any:
 
 
 def floor_divided(left: Any, right: Any) -> Any:
-    """`left // right` of floats as Python divides; torch's own goes through an integer, which has no -0.0."""
+    """Returns `left // right` of floats as Python divides; torch's own division goes through an integer, which has no
+    -0.0.
+    """
     a, b = (from_torch(value) if isinstance(value, SYMBOLIC) else value for value in (left, right))
     return to_torch(_on_floats(operator.floordiv, float(a) if isinstance(a, int) else a, b))
 
 
 def symbolic_value(value: Any) -> Any:
-    """The value in the node of a SymInt, SymFloat or SymBool; one with another library's node is returned unchanged."""
+    """Returns the value in the node of a SymInt, SymFloat or SymBool; one with another library's node is returned
+    unchanged.
+    """
     return value.node.value if isinstance(value.node, SizeNode) else value
 
 
 def from_torch(value: Any) -> Any:
-    """A SymInt as a Size (or the number it is known to be), also inside lists and tuples."""
+    """Convert a SymInt to a Size (or to the number that it is known to be), also inside lists and tuples."""
     if isinstance(value, SYMBOLIC):
         node = value.node
         if not isinstance(node, SizeNode) or node.kind is bool:
@@ -474,7 +483,7 @@ def from_torch(value: Any) -> Any:
 
 
 def decided_flags(value: Any) -> Any:
-    """SymBools decided, also in tuples: C code accepts no symbolic flags."""
+    """Decide SymBools, also in tuples, because C code accepts no symbolic flags."""
     if type(value) is torch.SymBool:
         return bool(value)
     return tuple(map(decided_flags, value)) if type(value) is tuple else value
@@ -488,9 +497,7 @@ def has_symint(value: Any) -> bool:
 
 
 def pinned(value: Any) -> Any:
-    """Symbolic numbers as the plain ones of the example, to which they are pinned, also inside lists, tuples and
-    shapes.
-    """
+    """Pin symbolic numbers to the plain numbers of the example, also inside lists, tuples and shapes."""
     kind = type(value)
     if kind in _PLAIN:
         return _PLAIN[kind](value)
@@ -505,7 +512,7 @@ _PLAIN = by_class({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool
 
 
 def is_other_number(kind: type) -> bool:
-    """Whether it is a number of a class that torch's symbolic numbers do not support: any but int, float and bool."""
+    """Whether numbers of this class are not supported by torch's symbolic numbers: any but int, float and bool."""
     if kind in _KNOWN:
         return False
     return issubclass(kind, (int, float, complex, numpy.generic)) or issubclass(kind, numbers.Number)
@@ -515,7 +522,8 @@ _KNOWN = classes(int, float, bool, *SYMBOLIC)
 
 
 def with_supported_operands(left: Any, right: Any) -> tuple[Any, Any]:
-    """Two operands; a symbolic one is replaced by its plain number if it does not support the class of the other one.
+    """Returns two operands; a symbolic one is replaced by its plain number if it does not support the class of the
+    other one.
 
     With such a number the operators of symbolic numbers give wrong results: not equal.
     """
@@ -539,7 +547,7 @@ def has_size(value: Any) -> bool:
 
 
 def owner_of(gm: fx.GraphModule) -> Assumptions:
-    """The assumptions to which the symbols of a torch-level graph belong; new ones if it has no symbols."""
+    """Returns the assumptions to which the symbols of a torch-level graph belong; new ones if it has no symbols."""
     for node in gm.graph.nodes:
         meta = node.meta.get("val")
         for value in meta if isinstance(meta, tuple) else (meta,):

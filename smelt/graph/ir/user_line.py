@@ -1,4 +1,4 @@
-"""The line of the program to which a captured operation belongs: the innermost one outside of PyTorch's own code."""
+"""Finds the line of the program to which a captured operation belongs: the innermost one outside of PyTorch's code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def lines_of(node: fx.Node) -> Iterator[Any]:
-    """Locations of an operation and of its callers, innermost first; `str(location)` is "file:line"."""
+    """Yields the locations of an operation and of its callers, innermost first; `str(location)` is "file:line"."""
     at, callers = node.meta.get("at"), node.meta.get("callers")
     if at is not None:
         yield at
@@ -24,7 +24,7 @@ def lines_of(node: fx.Node) -> Iterator[Any]:
 
 
 def user_line(node: fx.Node) -> Any:
-    """The location in the user's code; for a layer of `torch.nn` that of its call. None: not known."""
+    """Returns the location in the user's code; for a layer of `torch.nn` that of its call. None: not known."""
     innermost = node.meta.get("at")
     if innermost is None or not is_of_torch(innermost):
         return innermost

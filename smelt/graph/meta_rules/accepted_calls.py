@@ -1,9 +1,9 @@
 """Calls that need no validation, of operators whose meta kernels are Python programs.
 
 The first call of such a meta kernel loads torch's own compiler or sympy: one to four seconds of a cold start. The rules
-for symbolic sizes (`symbolic_rules`) give the same metadata, but do not validate arguments. This module says, for the
-operators that models call most, which arguments are certainly valid; all others go to the meta kernel, which also
-raises eager's error.
+for symbolic sizes (`symbolic_rules`) give the same metadata, but do not validate arguments. For the operators that
+models call most, this module decides which arguments are certainly valid; all other calls go to the meta kernel, which
+also raises eager's error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from smelt.shapes.size import Size, known_at_most, same_all
 aten = torch.ops.aten
 
 Condition = Callable[[Any, Any, dict[str, Any]], bool]
-"""(the first tensor's metadata, all positional arguments, all arguments by name) -> whether the arguments are valid."""
+"""Function (the first tensor's metadata, all positional arguments, all arguments by name) -> whether the arguments are
+valid.
+"""
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _NUMBERS = _FLOATS | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
@@ -58,7 +60,7 @@ def _are_dims(val: TensorMeta, dims: Any) -> bool:
 
 
 def _reduces(dtypes: frozenset[torch.dtype]) -> Condition:
-    """A reduction over some dimensions, or all of them."""
+    """Returns the condition of a reduction over some dimensions, or all of them."""
 
     def condition(val: Any, args: Any, named: dict[str, Any]) -> bool:
         dtype_too = named.get("dtype") in (None, val.dtype)
@@ -72,7 +74,7 @@ def _norm(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 
 def _largest(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """`topk`"""
+    """The condition of `topk`."""
     dim, k = named["dim"], named["k"]
     if val.dtype not in _NUMBERS or not val.ndim or not _are_dims(val, dim) or not _at_least(1, [k]):
         return False
@@ -84,7 +86,7 @@ def _triangle(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 
 def _flips(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """`flip`"""
+    """The condition of `flip`."""
     return val.dtype in _NUMBERS | {torch.bool} and _are_dims(val, named["dims"])
 
 
@@ -104,12 +106,12 @@ def _repeated(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 
 def _halves(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """`glu`"""
+    """The condition of `glu`."""
     return val.dtype in _FLOATS and val.ndim > 0 and _are_dims(val, named["dim"])
 
 
 def _pair(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """A loss of two tensors of one shape and dtype."""
+    """The condition of a loss of two tensors with the same shape and dtype."""
     other = val_of(args[1])
     alike = val.dtype in _FLOATS and other.dtype is val.dtype and same_all(val.shape, other.shape)
     positive = all(isinstance(named.get(n, 1.0), (int, float)) and named.get(n, 1.0) > 0 for n in ("beta", "delta"))
@@ -118,7 +120,7 @@ def _pair(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 
 def _pair_backward(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """The backward of such a loss, as autograd calls it: with a gradient that fits the loss."""
+    """The condition of the backward of such a loss, as autograd calls it: with a gradient that fits the loss."""
     x, y = val_of(args[1]), val_of(args[2])
     return x.dtype in _FLOATS and x.dtype is y.dtype is val.dtype and same_all(x.shape, y.shape)
 
@@ -128,7 +130,7 @@ def _halves_backward(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 
 def _images_and_classes(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """`nll_loss2d`"""
+    """The condition of `nll_loss2d`."""
     target = val_of(named["target"])
     x = val_of(named["self"])
     fits = x.ndim == 4 and target.ndim == 3 and same_all((x.shape[0], *x.shape[2:]), target.shape)
@@ -136,7 +138,7 @@ def _images_and_classes(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 
 def _filled(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """`masked_fill` with a tensor of no dimensions"""
+    """The condition of `masked_fill` with a tensor without dimensions."""
     mask, value = val_of(args[1]), val_of(args[2])
     fits = mask.dtype is torch.bool and value.dtype is val.dtype and value.ndim == 0
     return fits and broadcast([val, mask]) is not None
@@ -166,18 +168,18 @@ def _scattered(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 
 def _draws(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """Random numbers written to a floating point tensor, or drawn in its layout."""
+    """The condition of random numbers written to a floating point tensor, or drawn in its layout."""
     plain = all(isinstance(a, (int, float)) for a in args[1:]) and not may_overlap(val.shape, val.stride)
     return val.dtype in _FLOATS and plain and named.get("std", 1.0) >= 0 and named.get("lambd", 1.0) > 0
 
 
 def _square(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """`eye`"""
+    """The condition of `eye`."""
     return _on_cpu(named) and _at_least(0, args)
 
 
 def _whole(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """`randint`"""
+    """The condition of `randint`."""
     low, high = named.get("low", 0), named["high"]
     dtype = named["dtype"]
     usual = _on_cpu(named) and (dtype is torch.int64 or not isinstance(dtype, torch.dtype))
@@ -190,7 +192,7 @@ def _on_cpu(named: dict[str, Any]) -> bool:
 
 
 def _resized(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """Resampling of images."""
+    """The condition of a resampling of images."""
     size = args[1]
     usual = val.dtype in _FLOATS and val.ndim == 4 and len(size) == 2 and _has_elements(val)
     return usual and _at_least(1, size)

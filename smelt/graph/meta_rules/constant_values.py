@@ -1,5 +1,4 @@
-"""Trace tensors whose elements are known while tracing: `torch.tensor(3)`, and results computed from such tensors
-alone.
+"""Trace tensors whose elements are known: `torch.tensor(3)`, and results that are computed only from such tensors.
 
 Programs keep sizes and scales in small tensors and read them back as numbers (`scale = torch.tensor(width).sqrt()`,
 `x[: span.item()]`). Those values depend only on constants of the program and guarded numbers, so a trace may read them.
@@ -21,12 +20,12 @@ from smelt.shapes.real import Real
 from smelt.shapes.size import Size
 
 MAX_TRACKED_ELEMENTS = 64
-"""Elements of the largest tensor whose values are tracked: sizes and scales are small, and cheap to compute."""
+"""Maximum number of elements of a tensor whose values are tracked: sizes and scales are small, and cheap to compute."""
 
 _UNINITIALISED = frozenset(
     f"aten::{name}" for name in "empty empty_like empty_strided new_empty new_empty_strided empty_permuted".split()
 )
-"""Operators with uninitialised results."""
+"""Operators whose results are uninitialised."""
 
 
 _FILLED = frozenset(
@@ -35,11 +34,13 @@ _FILLED = frozenset(
     for operator in [getattr(torch.ops.aten, name)]
     for overload in operator.overloads()
 )
-"""Operators whose results contain one value."""
+"""Operators whose results contain a single value."""
 
 
 def known_value(tensor: ViewedTensor) -> torch.Tensor | None:
-    """A real tensor with the elements of a trace tensor, or None when they are not known. It must not be written to."""
+    """Returns a real tensor with the elements of a trace tensor, or None if they are not known. It must not be written
+    to.
+    """
     storage = tensor.storage_view.storage
     constant = storage.constant
     if constant is None or storage.version > 0:
@@ -48,7 +49,7 @@ def known_value(tensor: ViewedTensor) -> torch.Tensor | None:
 
 
 def _value_of_view(view: StorageView, constant: torch.Tensor) -> torch.Tensor:
-    """The real tensor of a view, whose root is `constant`."""
+    """Returns the real tensor of a view, whose root is `constant`."""
     if view.parent is None:
         return constant
     assert view.step is not None
@@ -56,7 +57,7 @@ def _value_of_view(view: StorageView, constant: torch.Tensor) -> torch.Tensor:
 
 
 def remember(tensor: ViewedTensor, value: torch.Tensor) -> None:
-    """Note that the fresh `tensor` has the elements of `value`, which must not be written to afterwards."""
+    """Record that the fresh `tensor` has the elements of `value`, which must not be written to afterwards."""
     if value.numel() <= MAX_TRACKED_ELEMENTS:
         tensor.storage_view.storage.constant = value
 
@@ -97,7 +98,7 @@ def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
 
 
 def _keeps_one_value(func: OpOverload, args: Sequence[Any]) -> bool:
-    """Whether all elements of the result are equal because those of each operand are."""
+    """Whether all elements of the result are equal because all elements of each operand are equal."""
     tensors = [a for a in args if isinstance(a, ViewedTensor)]
     if not tensors or not all(a.storage_view.storage.filled or not a.storage_view.layout.val.shape for a in tensors):
         return False
@@ -107,7 +108,7 @@ def _keeps_one_value(func: OpOverload, args: Sequence[Any]) -> bool:
 
 
 class _UnknownError(Exception):
-    """The values of an operand are not known."""
+    """Raised when the values of an operand are not known."""
 
 
 def _real(value: Any) -> Any:

@@ -1,5 +1,4 @@
-"""Corrections of PyTorch's meta kernels on every device: strides and dtypes that the operators' kernels really
-return."""
+"""Corrections of PyTorch's meta kernels on every device: strides and dtypes that the operators' kernels return."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ aten = torch.ops.aten
 
 
 def with_gaps_of(val: TensorMeta) -> Layout | None:
-    """The layout of a copy of all memory that a tensor spans; None if it has no gaps, or has elements and an expanded
-    dimension.
+    """Returns the layout of a copy of all memory that a tensor spans; None if it has no gaps, or has elements and an
+    expanded dimension.
     """
     if is_dense(val.shape, val.stride):
         return None
@@ -31,8 +30,9 @@ def with_gaps_of(val: TensorMeta) -> Layout | None:
 
 
 def _written_view(answer: Layout, args: Sequence[Any]) -> Layout:
-    """The result of an operator that returns its first argument with a region overwritten: laid out like it, gaps
-    included."""
+    """Returns the layout of a result that is the first argument with a region overwritten: laid out like it, gaps
+    included.
+    """
     return with_gaps_of(val_of(args[0])) or answer
 
 
@@ -41,13 +41,15 @@ def _in_rows(answer: Layout, args: Sequence[Any]) -> Layout:
 
 
 def _gradient_of_input(answer: Layout, args: Sequence[Any]) -> Layout:
-    """The gradient of a loss's first argument: row-major, in that argument's dtype."""
+    """Returns the layout of the gradient of a loss's first argument: row-major, in that argument's dtype."""
     val = val_of(args[1])
     return fresh(val, answer.val.shape)
 
 
 def _each_loss(answer: Layout, args: Sequence[Any]) -> Layout:
-    """For fp16 and bf16 PyTorch computes in float32: operands are copied to new memory, without overlap."""
+    """Correct a loss per element: for fp16 and bf16 PyTorch computes in float32 and copies operands to new memory,
+    without overlap.
+    """
     val = answer.val
     if not val.shape:
         return answer
@@ -55,13 +57,13 @@ def _each_loss(answer: Layout, args: Sequence[Any]) -> Layout:
 
 
 def _huber_loss(answer: Layout, args: Sequence[Any]) -> Layout:
-    """The result is allocated like the first operand."""
+    """Returns the layout of a result that is allocated like the first operand."""
     val = val_of(args[0])
     return as_before(val) if answer.val.shape == val.shape else answer
 
 
 def _with_logits(answer: Layout, args: Sequence[Any]) -> Layout:
-    """The result is allocated like the target, by `1 - target`."""
+    """Returns the layout of a result that is allocated like the target, by `1 - target`."""
     val, target = answer.val, val_of(args[1])
     if not val.shape or val.shape != target.shape:
         return answer
@@ -69,20 +71,20 @@ def _with_logits(answer: Layout, args: Sequence[Any]) -> Layout:
 
 
 def _sorted(answer: Any, args: Sequence[Any]) -> Any:
-    """Without elements, the argument's strides."""
+    """Correct a sort: without elements, the result has the argument's strides."""
     val = val_of(args[0])
     return (as_before(val), as_before(val, torch.int64)) if same(val.numel, 0) else answer
 
 
 def _rolled(answer: Layout, args: Sequence[Any]) -> Layout:
-    """Along given dimensions: without elements, the argument's strides."""
+    """Correct a roll along given dimensions: without elements, the result has the argument's strides."""
     val, dims = val_of(args[0]), args[2] if len(args) > 2 else ()
     return as_before(val) if dims and same(val.numel, 0) else answer
 
 
 def rotated(answer: Any, args: Sequence[Any]) -> Layout:
-    """Rotated by quarter turns: an even number flips, which keeps the order of dimensions; an odd number also
-    transposes.
+    """Returns the layout after a rotation by quarter turns: an even number flips, which keeps the order of dimensions;
+    an odd number also transposes.
     """
     said: tuple[Any, ...] = (*args[1:3], *(1, (0, 1))[len(args) - 1 :])
     val, (k, (one, other)) = val_of(args[0]), said
@@ -96,12 +98,12 @@ def rotated(answer: Any, args: Sequence[Any]) -> Layout:
 
 
 def _prelu_gradients(answer: Any, args: Sequence[Any]) -> Any:
-    """Both gradients are allocated like their arguments."""
+    """Returns the layouts of two gradients that are allocated like their arguments."""
     return as_before(val_of(args[1])), as_before(val_of(args[1]))
 
 
 def _written_copy(answer: Layout, args: Sequence[Any]) -> Layout:
-    """The first argument with some elements overwritten: allocated like it."""
+    """Returns the layout of the first argument with some elements overwritten: allocated like it."""
     return as_before(val_of(args[0]))
 
 
@@ -128,4 +130,4 @@ CORRECTIONS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.normal.Tensor_float: _in_rows,
     aten.normal.float_Tensor: _in_rows,
 }
-"""(the meta kernel's answer, the arguments) -> the operator's result."""
+"""For each operator, a function of (the meta kernel's answer, the arguments) that returns the operator's result."""

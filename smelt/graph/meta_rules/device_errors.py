@@ -1,10 +1,10 @@
 """Errors that eager raises for the devices of an operator's tensors: a mix of devices, or a dtype without a GPU kernel.
 
-Graphs move values between devices as they need (`prims/mixed`), so no later stage would notice that eager refuses a
+Graphs move values between devices as they need (`prims/mixed`), so no later stage would detect that eager refuses a
 mix. One rule covers most operators. For the others the operator itself is run, on small tensors of zeros on the same
 devices, once for each combination of dtypes, dimensions and devices. Zeros are valid indices, targets and
 probabilities. Operators for which they are invalid (`_REFUSES_ZEROS`) are not run: a failed assertion in a kernel would
-end the CUDA context. Only errors about devices or dtypes count.
+end the CUDA context. Only errors about devices or dtypes are reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 _CPU = torch.device("cpu")
 _MAX_NUMBER = 64
-"""Bound on numbers in lists, which may be sizes of the result, when an operator is run for its error."""
+"""Maximum of numbers in lists, which may be sizes of the result, for which an operator is run for its error."""
 
 _INDEXING = frozenset("index _unsafe_index index_put index_put_ _index_put_impl_ _unsafe_index_put".split())
 _ANY_MIX = frozenset(
@@ -48,12 +48,12 @@ _MAX_ROWS = 10_000
 
 
 def devices_among(values: Sequence[Any]) -> set[torch.device]:
-    """The devices of the trace tensors among `values`."""
+    """Returns the devices of the trace tensors among `values`."""
     return {tensor.storage_view.layout.val.device for tensor in tensors_among(values)}
 
 
 def raise_for_devices(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise eager's error where the operator does not accept these devices together."""
+    """Raise eager's error if the operator does not accept these devices together."""
     error = refused_for_devices(func, info, args, kwargs)
     if error is not None:
         raise error
@@ -62,7 +62,7 @@ def raise_for_devices(func: OpOverload, info: OpInfo, args: Sequence[Any], kwarg
 def refused_for_devices(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Exception | None:
-    """The error that eager raises for the devices of these trace tensors; None: it accepts them."""
+    """Returns the error that eager raises for the devices of these trace tensors; None if it accepts them."""
     tensors = list(tensors_among((*args, *kwargs.values())))
     devices = {tensor.storage_view.layout.val.device for tensor in tensors}
     if func.namespace != "aten" or not devices or devices == {_CPU} or name_in_namespace(func) in _ANY_MIX:
@@ -76,7 +76,9 @@ def refused_for_devices(
 
 
 def _by_rule(func: OpOverload, args: Sequence[Any], tensors: Sequence[ViewedTensor]) -> Exception | None:
-    """Only numbers (tensors without dimensions) and indices on the CPU may be mixed with tensors of a GPU."""
+    """Returns the error of the general rule, or None: only numbers (tensors without dimensions) and indices on the CPU
+    may be mixed with tensors of a GPU.
+    """
     if name_in_namespace(func) in _INDEXING:
         return _of_indices(func, args)
     numbers = name_in_namespace(func) not in _RANDOM
@@ -145,7 +147,7 @@ def _error_of_run(
 
 
 def _kind_of(value: Any) -> Any:
-    """The properties of an argument on which an error about dtypes and devices may depend."""
+    """Returns the properties of an argument on which an error about dtypes and devices may depend."""
     if isinstance(value, ViewedTensor):
         val = value.storage_view.layout.val
         return val.dtype, len(val.shape), val.device
@@ -166,7 +168,7 @@ _DEVICE_TEXTS = ("same device", "different device", "expected device", "device t
 
 
 def _attempt(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
-    """The error of the operator on zeros of small sizes."""
+    """Returns the error of the operator on zeros of small sizes, or None."""
     sizes = Sizes((*args, *kwargs.values()), 1)
 
     def real(value: Any) -> Any:

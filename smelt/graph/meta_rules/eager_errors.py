@@ -1,14 +1,15 @@
 """Errors that eager raises for an operator's arguments: found by running the operator on small real tensors.
 
-Meta kernels check shapes, but not all that a kernel checks: `torch.mm` of two dtypes, `copy_` of a tensor that is too
-large, `rand_like` of integers. Some raise errors with another text. A program that catches such an error must get it at
-the operator, after all earlier effects, and not when the whole graph runs; so the error must be found during capture.
+Meta kernels check shapes, but not everything that a kernel checks: `torch.mm` of two dtypes, `copy_` of a tensor that
+is too large, `rand_like` of integers. Some raise errors with another text. A program that catches such an error must
+get it at the operator, after all earlier effects, and not when the whole graph runs; so the error must be found during
+capture.
 
 For small CPU tensors the operator runs once for each new layout of its arguments. An error that it raises for zeros as
 well as for ones does not depend on values: any call with these layouts raises it. For large arguments, if no number
 among them is a size, it runs on smaller ones (see `Sizes`): errors about dtypes and numbers do not depend on sizes. If
-a number may be a size, it also runs on smaller ones, and counts as refused only if it refuses several floating types
-and accepts a single one.
+a number may be a size, it also runs on smaller ones, and is treated as refused only if it refuses several floating
+types and accepts a single one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from smelt.shapes.real import Real
 from smelt.shapes.size import Size, hint
 
 MAX_RUN_ELEMENTS = 1 << 12
-"""Elements of all arguments together up to which an operator is run just for its error."""
+"""Maximum number of elements of all arguments together for which an operator is run only for its error."""
 
 _CPU = torch.device("cpu")
 _DTYPES = frozenset({
@@ -46,7 +47,8 @@ _MARK = "_smelt_refused"
 def refusal(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: Exception | None = None
 ) -> Exception | None:
-    """The error that the operator raises for any tensors of these layouts; None: there is none, or it is not known.
+    """Returns the error that the operator raises for any tensors of these layouts; None if it raises none, or it is not
+    known.
 
     Args:
         doubted: the error of a metadata rule; if given, the operator runs on larger tensors as well. (It also does if
@@ -75,7 +77,7 @@ def refusal(
 def _refusal_of_smaller(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Exception | None:
-    """The error that the operator raises for smaller tensors, of whatever sizes."""
+    """Returns the error that the operator raises for smaller tensors of any sizes, or None."""
     error = None
     for step, fill in ((1, 0), (1, 1), (3, 1)):
         attempt = _attempt(func, info, args, kwargs, fill, Sizes((*args, *kwargs.values()), step))
@@ -102,7 +104,7 @@ def _is_inexact(dtype: torch.dtype) -> bool:
 
 
 class Sizes:
-    """Small sizes in place of those of large tensors: same order, equal where those are equal; 0 and 1 stay."""
+    """Small sizes that replace those of large tensors: in the same order, equal where those are equal; 0 and 1 stay."""
 
     def __init__(self, values: Sequence[Any], step: int) -> None:
         shapes = [map(hint, tensor.storage_view.layout.val.shape) for tensor in tensors_among(values)]
@@ -110,7 +112,7 @@ class Sizes:
         self.small = {n: min(n, 2 + step * at) for at, n in enumerate(found)} | {0: 0, 1: 1}
 
     def shrink(self, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """A shape of small sizes, and strides in the same order as before."""
+        """Returns a shape of small sizes, and strides in the same order as before."""
         sizes, steps, step = [self.small[n] for n in shape], [0] * len(shape), 1
         for dim in sorted(range(len(shape)), key=lambda d: (stride[d], -d)):
             if stride[dim]:
@@ -149,7 +151,9 @@ _CPU_ONLY = ("Half", "BFloat16", "CPU", "cpu")
 
 
 def too_large(answer: Any) -> Exception | None:
-    """The error that eager raises before it allocates, where the number of bytes of a result exceeds 64 bits."""
+    """Returns the error that eager raises before it allocates, if the number of bytes of a result exceeds 64 bits; else
+    None.
+    """
     if isinstance(answer, (list, tuple)):
         return next(filter(None, map(too_large, answer)), None)
     if not isinstance(answer, Layout) or answer.val.symbolic:
@@ -163,7 +167,7 @@ def too_large(answer: Any) -> Exception | None:
 
 
 def marked(error: Exception) -> Exception:
-    """The error, marked as one that eager raises at this operator."""
+    """Returns the error, marked as one that eager raises at this operator."""
     setattr(error, _MARK, True)
     return error
 
@@ -188,7 +192,7 @@ def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
     if not doubted and info.kind is Kind.VIEW:
         return False
     if not doubted and not info.outs and any(fragment in name_in_namespace(func) for fragment in SLOW_NAMES):
-        return _is_unusual(func, (*args, *kwargs.values()))  # but meta kernels accept an `out=` of any dtype
+        return _is_unusual(func, (*args, *kwargs.values()))  # meta kernels accept an `out=` of any dtype
     # whether the operator is refused depends on this mode, not only on layouts
     if torch.are_deterministic_algorithms_enabled():
         return False
@@ -198,7 +202,7 @@ def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
 def _run_is_conclusive(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool
 ) -> bool:
-    """Whether the error of a run on CPU tensors holds for the arguments as well."""
+    """Whether the error of a run on CPU tensors also applies to the arguments."""
     values = (*args, *kwargs.values())
     if _not_on_cpu(values) or kwargs.get("device") not in (None, _CPU):
         about_arguments = info.random or name_in_namespace(func) in _ALIKE_ON_DEVICES
@@ -227,7 +231,7 @@ def _is_unusual(func: OpOverload, values: Sequence[Any]) -> bool:
 _ALIKE_ON_DEVICES = frozenset(
     "argmax argmin nll_loss_forward nll_loss2d_forward smooth_l1_loss huber_loss binary_cross_entropy".split()
 )
-"""Operators that check dtypes and numbers in the same way on every device; random operators do so, too."""
+"""Operators that check dtypes and numbers in the same way on every device; random operators also do so."""
 
 
 def _is_known(tensor: ViewedTensor) -> bool:
@@ -235,7 +239,7 @@ def _is_known(tensor: ViewedTensor) -> bool:
 
 
 def _not_on_cpu(values: Sequence[Any]) -> bool:
-    """Whether a tensor is not on the CPU: errors of a CPU run then count only if they are about dtypes and numbers."""
+    """Whether a tensor is not on the CPU: errors of a CPU run then apply only if they are about dtypes and numbers."""
     return any(tensor.storage_view.layout.val.device != _CPU for tensor in tensors_among(values))
 
 
@@ -256,14 +260,16 @@ def _memory(layout: Layout) -> int:
 
 
 def sharing(values: Sequence[Any]) -> tuple[int, ...]:
-    """For each tensor among `values` the position of the first in the same memory; () when no two share memory."""
+    """Returns for each tensor among `values` the position of the first in the same memory; () if no two share
+    memory.
+    """
     storages = [tensor.storage_view.storage for tensor in tensors_among(values)]
     first = tuple(map(storages.index, storages))
     return () if first == tuple(range(len(first))) else first
 
 
 def _shared_memory(values: Sequence[Any], fill: int) -> dict[Storage, torch.Tensor]:
-    """Memory for tensors that share it and have one dtype: operators check how their arguments overlap."""
+    """Returns memory for tensors that share it and have one dtype: operators check the overlap of their arguments."""
     found: dict[Storage, list[Layout]] = {}
     for tensor in tensors_among(values):
         found.setdefault(tensor.storage_view.storage, []).append(tensor.storage_view.layout)
@@ -297,11 +303,11 @@ def _attempt(
     sizes: Sizes | None = None,
     inexact: torch.dtype | None = None,
 ) -> Exception | None:
-    """The error of one run; `inexact`: the dtype that replaces all floating and complex ones."""
+    """Returns the error of one run, or None; `inexact`: the dtype that replaces all floating and complex ones."""
     shared = _shared_memory((*args, *kwargs.values()), fill) if sizes is None else {}
     creates = next(tensors_among((*args, *kwargs.values())), None) is None
     named = {a.name: value for a, value in zip(schema_of(func).arguments, args, strict=False)} | dict(kwargs)
-    shape_of_rows = named.get("normalized_shape")  # equal to the last sizes of the first tensor
+    shape_of_rows = named.get("normalized_shape")  # must equal the last sizes of the first tensor
 
     def real(value: Any) -> Any:
         kind = type(value)
@@ -328,7 +334,7 @@ def _attempt(
     try:
         given, others = [*map(real, args)], {k: real(v) for k, v in kwargs.items()}
         if only_warns(func, given, others):
-            return None  # it would warn: a warning from here goes to the process's stderr
+            return None  # the operator would warn: a warning from this run goes to the process's stderr
         with heard(None):
             func(*given, **others)
     except SmeltError:

@@ -1,4 +1,4 @@
-"""Metadata of elementwise operators: what PyTorch's TensorIterator would allocate, without running it."""
+"""Metadata of elementwise operators: the layouts that PyTorch's TensorIterator would allocate, without running it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ aten = torch.ops.aten
 
 
 def on_lists(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """`_foreach_*` on lists of floating point tensors whose i-th items are alike: each result is like those items."""
+    """Returns the results of `_foreach_*` on lists of floating point tensors whose i-th items are alike: each result is
+    like those items.
+    """
     columns = [a for a in args if isinstance(a, (list, tuple)) and a and isinstance(a[0], ViewedTensor)]
     if not columns or any(len(column) != len(columns[0]) for column in columns):
         return None
@@ -68,7 +70,7 @@ _REDUCING = frozenset({"aten::_foreach_norm", "aten::_foreach_max", "aten::_fore
 
 
 def elementwise_rule(func: OpOverload, info: OpInfo) -> Callable[..., Any] | None:
-    """The rule of an operator that works element by element, or None."""
+    """Returns the rule of an operator that works element by element, or None."""
     if schema_of(func).name.startswith("aten::_foreach_") and schema_of(func).name not in _REDUCING:
         return on_lists
     if torch.Tag.pointwise not in func.tags and func not in _ALSO_POINTWISE:
@@ -94,10 +96,10 @@ _ALSO_POINTWISE = frozenset(
         aten.softplus_backward.default,
     }
 )
-"""Elementwise operators without the tag."""
+"""Elementwise operators without PyTorch's tag."""
 
 _NOT_POINTWISE = frozenset({aten.clone.default, aten.mvlgamma.default, aten.masked_fill.Scalar})
-"""Operators with the tag, whose strides follow from arguments of their own."""
+"""Operators with the tag whose strides depend on further arguments."""
 
 _LIKE_THE_FIRST = frozenset(
     {
@@ -113,7 +115,7 @@ _LIKE_THE_FIRST = frozenset(
 """Operators whose result `empty_like` allocates before TensorIterator sees it."""
 
 _OPERANDS_SWAPPED = frozenset({aten.threshold_backward.default, aten.rsub.Tensor})
-"""Operators that pass their operands to TensorIterator in the other order."""
+"""Operators that pass their operands to TensorIterator in the opposite order."""
 
 _WITHOUT_OPERAND = frozenset(
     {aten.pow.Scalar, aten.pow.Tensor_Scalar, aten.float_power.Tensor_Scalar, aten.lerp.Scalar}
@@ -124,12 +126,14 @@ TensorIterator without dimensions.
 
 
 def val_of(tensor: Any) -> TensorMeta:
-    """The metadata of a trace tensor."""
+    """Returns the metadata of a trace tensor."""
     return tensor.storage_view.layout.val
 
 
 def elementwise(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Shape by broadcasting, strides by the operands' order of dimensions, dtype by a run of the real operator."""
+    """Returns the result: shape by broadcasting, strides by the operands' order of dimensions, dtype by a run of the
+    real operator.
+    """
     if "memory_format" in kwargs or any(isinstance(v, ViewedTensor) for v in kwargs.values()):
         return None
     operands = [val_of(a) for a in args if isinstance(a, ViewedTensor)]
@@ -147,8 +151,8 @@ def elementwise(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def elementwise_in_place(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """The written tensor's own layout; a run of the real operator shows whether the result's dtype can be
-    cast to it.
+    """Returns the written tensor's own layout; a run of the real operator shows whether the result's dtype can be cast
+    to it.
     """
     operands = [val_of(a) for a in args if isinstance(a, ViewedTensor)]
     val = val_of(args[0])
@@ -162,7 +166,9 @@ def elementwise_in_place(func: OpOverload, args: Sequence[Any], kwargs: Any) -> 
 
 
 def _tiny(value: Any) -> Any:
-    """A real tensor that promotes as `value` does: without elements, or with one where `value` has no dimensions."""
+    """Returns a real tensor that promotes as `value` does: without elements, or with one if `value` has no
+    dimensions.
+    """
     if not isinstance(value, ViewedTensor):
         return hint(value) if type(value) is Size else value.hint if type(value) is Real else value
     val = val_of(value)
@@ -177,7 +183,7 @@ _shared_tiny = functools.lru_cache(maxsize=None)(_make_tiny)
 
 
 def broadcast(operands: Sequence[TensorMeta]) -> tuple[int, ...] | None:
-    """The common shape, or None when there is none."""
+    """Returns the common shape, or None if there is none."""
     if not operands:
         return None
     first = operands[0].shape
@@ -197,7 +203,7 @@ def broadcast(operands: Sequence[TensorMeta]) -> tuple[int, ...] | None:
 
 
 def _stride_of(func: OpOverload, args: Sequence[Any], shape: Any, operands: Sequence[TensorMeta], dtype: Any) -> Any:
-    """Strides of the results; `dtype`: that of a single result."""
+    """Returns the strides of the results; `dtype`: that of a single result."""
     if func in _LIKE_THE_FIRST or (func is aten.isinf.default and _is_whole(operands[0].dtype)):
         return dense_stride(operands[0])
     if func is aten.angle.default and operands[0].dtype.is_complex:  # the real component of a complex result, row-major
@@ -212,7 +218,7 @@ def _is_whole(dtype: torch.dtype) -> bool:
 
 
 def dense_stride(val: TensorMeta) -> tuple[int, ...]:
-    """The strides that `empty_like` gives."""
+    """Returns the strides that `empty_like` gives."""
     if is_dense(val.shape, val.stride):
         return val.stride
     shape = layout_sizes(val.shape)
@@ -220,10 +226,10 @@ def dense_stride(val: TensorMeta) -> tuple[int, ...]:
 
 
 def layout_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes, after guards have decided which of them are 1: the layout depends on it.
+    """Returns the sizes, after guards have decided which of them are 1: the layout depends on it.
 
-    A size that was computed from others (`n - 1`, `n // 2`) may be 1 at some call; the stride of such a dimension says
-    nothing about the layout. Unbacked sizes stay undecided. The guard is an inequality (size < 2): an equality would
+    A size that was computed from others (`n - 1`, `n // 2`) may be 1 at some call; the stride of such a dimension does
+    not determine the layout. Unbacked sizes stay undecided. The guard is an inequality (size < 2): an equality would
     replace the size by a number, while other values still contain the old expression. For a size below 2 it is also
     decided whether it is 0: a tensor without elements keeps any strides.
     """
@@ -231,7 +237,7 @@ def layout_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _as_read(val: TensorMeta, dtype: torch.dtype | None) -> TensorMeta:
-    """An operand as TensorIterator reads it: on a CPU it is converted first, into memory without gaps."""
+    """Returns an operand as TensorIterator reads it: on a CPU it is converted first, into memory without gaps."""
     if dtype is None or not dtype.is_floating_point or val.dtype is dtype or val.device.type != "cpu":
         return val
     return val if is_dense(val.shape, val.stride) else replace(val, stride=dense_stride(val))
@@ -249,7 +255,7 @@ def _number_operands(func: OpOverload, args: Sequence[Any]) -> bool:
 
 
 def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], numbers: bool) -> tuple[int, ...]:
-    """Strides that PyTorch's TensorIterator gives a fresh result.
+    """Returns the strides that PyTorch's TensorIterator gives a fresh result.
 
     If all operands have one dense layout, the result has it too. Otherwise the dimensions are sorted, innermost first,
     by the first operand that distinguishes two of them. (PyTorch: aten/src/ATen/TensorIterator.cpp,
@@ -281,7 +287,7 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
 
 
 def _stride_of_alike(shape: tuple[int, ...], operands: Sequence[TensorMeta]) -> tuple[int, ...] | None:
-    """The strides of a result of operands with one shape and layout; None where they differ."""
+    """Returns the strides of a result of operands with one shape and layout; None if they differ."""
     rows = all(map(is_row_major, operands))
     if not rows:
         shape, operands = layout_sizes(shape), _operands_for_layout(operands)
@@ -297,15 +303,15 @@ def _stride_of_alike(shape: tuple[int, ...], operands: Sequence[TensorMeta]) -> 
 
 
 def _operands_for_layout(operands: Sequence[TensorMeta]) -> list[TensorMeta]:
-    """The operands, after guards have decided which of their sizes are 1; symbols in their strides that are known by
-    now are replaced by numbers.
+    """Returns the operands, after guards have decided which of their sizes are 1; symbols in their strides whose values
+    are known are replaced by numbers.
     """
     whole = [replace(o, shape=layout_sizes(o.shape)) if o.symbolic else o for o in operands]
     return [replace(o, stride=_in_known_numbers(o.stride)) if o.symbolic else o for o in whole]
 
 
 def _in_known_numbers(stride: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides in which symbols that can only have one value are replaced by it."""
+    """Returns strides in which symbols that can only have one value are replaced by it."""
     known = {
         s: s.low for s in {*symbols(*stride)} if not is_unbacked(of_factor(s)) and known_at_most(of_factor(s), s.low)
     }
@@ -348,12 +354,12 @@ def _broadcast_stride(val: TensorMeta, shape: Sequence[int]) -> list[int]:
 
 
 def _at_most(a: IntLike, b: IntLike) -> bool:
-    """Whether a <= b is known or can be taken for granted: in a tensor without elements the order does not matter."""
+    """Whether a <= b is known or may be assumed: in a tensor without elements the order does not matter."""
     return known_at_most(a, b) or usually(b - a, 0)
 
 
 def _sign(outer: IntLike, inner: IntLike) -> int:
-    """1 where the first stride is larger, -1 where the second is, 0 where they are equal at this call.
+    """Returns 1 if the first stride is larger, -1 if the second is, 0 if they are equal at this call.
 
     Of two computed strides (`n - 1` and 1) either may be larger; which one it is becomes a guard, an inequality. For
     unbacked sizes the usual case is assumed.
@@ -368,7 +374,9 @@ def _sign(outer: IntLike, inner: IntLike) -> int:
 
 
 def _compare(a: int, b: int, rows: Sequence[Sequence[int]], shape: Sequence[int]) -> int:
-    """Positive if dimension `b` should be outside of `a`, negative if the order is right, 0 if no operand decides."""
+    """Returns a positive number if dimension `b` should be outside of `a`, a negative one if the order is right, 0 if
+    no operand decides.
+    """
     for row in rows:
         outer, inner = row[a], row[b]
         if same(outer, 0) or same(inner, 0):

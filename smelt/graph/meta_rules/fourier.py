@@ -1,4 +1,4 @@
-"""Strides of Fourier transforms on a CPU, whose kernels order dimensions differently than the meta kernels."""
+"""Strides of Fourier transforms on a CPU, whose kernels order dimensions in another way than the meta kernels."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ aten = torch.ops.aten
 
 
 def transformed(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """The rule for `_fft_r2c`, `_fft_c2c` and `_fft_c2r`: the dimensions in the memory order of a small transform's
-    result.
+    """The rule for `_fft_r2c`, `_fft_c2c` and `_fft_c2r`: the result's dimensions have the memory order of a small
+    transform's result.
 
     The libraries sort dimensions by the strides of their input; lengths above 1 do not matter.
     """
@@ -55,10 +55,10 @@ def _is_known(val: Any) -> bool:
 
 
 def _tiny_stride(val: Any) -> list[int]:
-    """Strides for lengths of at most 2, with the dimensions of `val` in the same order; repeated elements stay
+    """Returns strides for lengths of at most 2, with the dimensions of `val` in the same order; repeated elements stay
     repeated.
 
-    Different strides stay different, also where a dimension of size 1 leaves a gap behind it.
+    Different strides stay different, also if a dimension of size 1 leaves a gap.
     """
     stride, step, inner = [0] * val.ndim, 1, None
     for d in sorted(range(val.ndim), key=lambda d: (val.stride[d], val.shape[d], -d)):

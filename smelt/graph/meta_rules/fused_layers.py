@@ -1,4 +1,4 @@
-"""Metadata rules of layers that eager runs as one operator, where PyTorch has no meta kernel, or a wrong one.
+"""Metadata rules of layers that eager runs as one operator, for which PyTorch has no meta kernel, or a wrong one.
 
 These are fused steps of recurrent networks on CUDA, the fast path of transformer encoders in evaluation, and norms over
 one element, whose meta kernel keeps a dimension that is counted from the end.
@@ -25,7 +25,7 @@ def _row_major(like: TensorMeta, shape: Sequence[int], dtype: torch.dtype | None
 
 
 def _lstm_cell(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """(hidden, cell, the four gates)"""
+    """Returns (hidden, cell, the four gates)."""
     of = given(func, args, kwargs)
     gates, cell = val_of(of["input_gates"]), val_of(of["cx"])
     return _row_major(cell, cell.shape), _row_major(cell, cell.shape), _row_major(gates, gates.shape)
@@ -39,7 +39,7 @@ def _lstm_cell_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> A
 
 
 def _gru_cell(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """(hidden, values for the backward: five times as wide)"""
+    """Returns (hidden, values for the backward: five times as wide)."""
     hidden = val_of(given(func, args, kwargs)["hx"])
     rows, width = hidden.shape
     return _row_major(hidden, hidden.shape), _row_major(hidden, (rows, width * 5))
@@ -68,13 +68,13 @@ def _vector_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         return None
     if not _widens(val.dtype, dtype) or not isinstance(order, (int, float)):
         return None
-    if not all(isinstance(n, int) and n for n in val.shape):  # symbolic or empty: some orders are refused then
+    if not all(isinstance(n, int) and n for n in val.shape):  # for symbolic or empty sizes some orders are refused
         return None
     return _row_major(val, _without(val.shape, gone, of["keepdim"]), dtype)
 
 
 def _without(shape: Sequence[Any], gone: Container[int], keep: bool) -> list[Any]:
-    """The sizes without these dimensions, or with size 1 for them."""
+    """Returns the sizes without these dimensions, or with size 1 for them."""
     return [1 if d in gone else n for d, n in enumerate(shape) if keep or d not in gone]
 
 

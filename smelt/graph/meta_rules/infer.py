@@ -57,17 +57,17 @@ def _key(value: Any) -> Any:
         return value.storage_view.layout
     if kind is int or kind is float or kind is bool or kind is Size:
         return (value, kind)  # 1, 1.0 and True are equal but promote differently
-    if issubclass(kind, (list, tuple)):  # fx has list classes of its own
+    if issubclass(kind, (list, tuple)):  # fx has separate list classes
         return tuple(map(_key, value))
     return value
 
 
 def infer_meta(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The operator's result for these trace tensors and scalars, with a Layout for each tensor.
+    """Returns the operator's result for these trace tensors and scalars, with a Layout for each tensor.
 
     Raises:
         DataDependent: the values of a tensor are needed.
-        Unsupported: there is no rule.
+        Unsupported: no rule applies.
     """
     info = op_info(func)
     key = (func, torch.get_default_dtype(), *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
@@ -82,7 +82,7 @@ def infer_meta(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def _infer_checked(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result by metadata rules, unless the operator itself refuses such arguments."""
+    """Returns the result by metadata rules, unless the operator itself refuses such arguments."""
     raise_for_devices(func, info, args, kwargs)
     doubted: Exception | None = None
     try:
@@ -98,7 +98,7 @@ def _infer_checked(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: 
             require_memory(answer)
     try:
         refused = refused or refusal(func, info, args, kwargs, doubted)
-    except Unsupported:  # the meta kernel in some version of PyTorch refuses what the operator accepts
+    except Unsupported:  # the meta kernel of some version of PyTorch refuses arguments that the operator accepts
         answer = _by_symbolic_rule(func, info, args, kwargs, True)
         if answer is None:
             raise
@@ -108,7 +108,7 @@ def _infer_checked(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: 
     if refused is None:
         return answer
     if _is_symbolic(args, kwargs):
-        _pinned(func, args, kwargs)  # it may accept other sizes
+        _pinned(func, args, kwargs)  # the operator may accept other sizes
     raise refused
 
 
@@ -136,7 +136,9 @@ def _infer(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
 def _by_symbolic_rule(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], plain: bool
 ) -> Any:
-    """The result by a rule for symbolic sizes; None without one, or if the operator refuses the example's sizes."""
+    """Returns the result by a rule for symbolic sizes; None without one, or if the operator refuses the example's
+    sizes.
+    """
     rule = SYMBOLIC_RULES.get(func)
     if rule is None and info.kind is Kind.WRITE and info.written == ("self",) and info.returned == ("self",):
         rule = written
@@ -147,13 +149,14 @@ def _by_symbolic_rule(
 
 
 def _by_running(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result by the operator's meta kernel, or by a run on small values; all sizes are numbers."""
+    """Returns the result by the operator's meta kernel, or by a run on small values; all sizes are numbers."""
     device = _device(args, kwargs)
 
     def from_meta(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             shape, stride = tuple(value.shape), tuple(value.stride())
-            device_known = value.device != META and func.namespace != "aten"  # a fake kernel that chooses the device
+            # a fake kernel that chooses the device itself
+            device_known = value.device != META and func.namespace != "aten"
             where = with_index(value.device) if device_known else device
             return layout_for(shape, value.dtype, stride, where, int(value.storage_offset()))
         if isinstance(value, (list, tuple)):
@@ -182,7 +185,7 @@ def _may_be_empty(func: OpOverload, args: Sequence[Any]) -> bool:
     """Whether an argument has no elements: meta kernels then give wrong strides, or raise errors, where kernels do not.
 
     Backward operators are excluded. Some read a workspace that the forward has saved (`mkldnn_rnn_layer_backward`); an
-    invented one would crash the process.
+    artificial one would crash the process.
     """
     if schema_of(func).name.endswith("_backward"):
         return False
@@ -192,7 +195,7 @@ def _may_be_empty(func: OpOverload, args: Sequence[Any]) -> bool:
 def _corrected(
     answer: Any, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
 ) -> Any:
-    """The meta kernel's result, corrected where kernels give another one."""
+    """Returns the meta kernel's result, corrected if kernels give another one."""
     if info.outs and info.functional is not None and _resizes_as_computed(info.functional):
         return _out_layout(answer, info, info.functional, args, kwargs)
     if func in _STRIDES_BY_RULE:
@@ -224,8 +227,8 @@ _RESIZE_AS_COMPUTED = frozenset(
 def _out_layout(
     answer: Any, info: OpInfo, functional: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """The layout of an `out=` without elements is that of the plain result; PyTorch's meta kernels
-    make it row-major.
+    """Returns the layout of an `out=` without elements, which is that of the plain result; PyTorch's meta kernels make
+    it row-major.
     """
     given = [kwargs.get(name) for name in info.written]
     if type(answer) is not Layout or not isinstance(given[0], ViewedTensor) or given[0].numel():
@@ -235,18 +238,18 @@ def _out_layout(
 
 
 def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result of the operator's meta kernel; symbolic sizes are replaced by those of the example."""
+    """Returns the result of the operator's meta kernel; symbolic sizes are replaced by those of the example."""
     writes = info.kind is Kind.WRITE
 
     def to_meta(value: Any) -> Any:
         kind = type(value)
-        if kind is Real:  # metadata does not depend on its value
+        if kind is Real:  # metadata does not depend on the value
             return value.hint
         if kind is Size:
             return hint(value)
         if issubclass(kind, ViewedTensor):
             layout = _at_the_example(value.storage_view.layout)
-            # written arguments need memory of their own: kernels check overlap with the others
+            # written arguments need separate memory: kernels check overlap with the others
             return layout.fresh() if writes else layout.on_meta()
         if isinstance(value, (list, tuple)):
             return kind(map(to_meta, value))
@@ -257,7 +260,8 @@ def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
         given["device"] = META
     if not writes or not op_info(func).outs:
         return func(*map(to_meta, args), **given)
-    with heard(None):  # a warning that an `out=` of another shape is resized: the program's own call gives it
+    # suppresses the warning that an `out=` of another shape is resized: the program's own call gives it
+    with heard(None):
         return func(*map(to_meta, args), **given)
 
 
@@ -307,8 +311,8 @@ def _has_symbols(value: Any) -> bool:
 
 
 def _pinned(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """The arguments with every symbolic size pinned to its example, for an operator without a rule
-    for symbolic sizes.
+    """Returns the arguments with every symbolic size pinned to its example, for an operator without a rule for symbolic
+    sizes.
     """
 
     def pin(value: Any) -> Any:
@@ -346,7 +350,7 @@ class _Pinned(ViewedTensor):
 
 
 def _needing_device(func: OpOverload) -> tuple[OpOverload, ...]:
-    """`(func,)` when the operator creates a tensor from no tensor and so needs a device."""
+    """Returns `(func,)` if the operator creates a tensor from no tensor and so needs a device, else ()."""
     arguments = schema_of(func).arguments
     tensors = any("Tensor" in str(a.type) for a in arguments)
     return (func,) if not tensors and any(a.name == "device" for a in arguments) else ()
@@ -372,8 +376,8 @@ _NO_FAKE = "There was no fake impl registered"
 
 
 def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
-    """The device of the results: the requested one, or that of the first tensor argument with dimensions,
-    or the CPU.
+    """Returns the device of the results: the requested one, or that of the first tensor argument with dimensions, or
+    the CPU.
     """
     asked = kwargs.get("device")
     if asked is not None:
@@ -401,8 +405,8 @@ def _changed(layout: Layout, **changes: Any) -> Layout:
 
 
 def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
-    """The result is channels last if the argument at `position` is; for a volume without a batch, its
-    depth is meant.
+    """Returns a correction: the result is channels last if the argument at `position` is; for a volume without a batch,
+    its depth is meant.
     """
 
     def rule(answer: Layout, args: Sequence[Any]) -> Layout:
@@ -415,9 +419,9 @@ def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
 
 
 def _shuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
-    """New memory, channels last or row-major; the meta kernel gives a view where no element moves.
+    """Returns new memory, channels last or row-major; the meta kernel gives a view if no element moves.
 
-    Without elements, the argument's strides.
+    Without elements, the result has the argument's strides.
     """
     val = args[0].storage_view.layout.val
     if 0 in val.shape:
@@ -427,7 +431,9 @@ def _shuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
 
 
 def _unshuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
-    """Channels last if the argument is; without elements and with nothing to move, the argument's strides."""
+    """Returns a layout that is channels last if the argument is; without elements and with nothing to move, it has the
+    argument's strides.
+    """
     val = args[0].storage_view.layout.val
     if args[1] == 1 and 0 in val.shape:
         return _changed(answer, stride=val.stride)
@@ -458,7 +464,7 @@ _PROBED = frozenset(
 
 
 def _eigenvectors_cpu(answer: Any, args: Sequence[Any]) -> Any:
-    """Vectors are columns, each contiguous: LAPACK's order."""
+    """Returns layouts in LAPACK's order: vectors are columns, each contiguous."""
     values, vectors = answer
     *batch, across, down = vectors.val.stride
     return values, _changed(vectors, stride=(*batch, down, across))
@@ -484,13 +490,13 @@ _STRIDES_BY_RULE = frozenset(
         aten.grid_sampler_2d.default,
     }
 )
-"""Operators whose meta kernels give wrong strides for sizes 0 and 1; the rules for symbolic sizes are right."""
+"""Operators whose meta kernels give wrong strides for sizes 0 and 1; the rules for symbolic sizes are correct."""
 
 _ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {aten.huber_loss.default: _typed_like_first}
 
 
 def _volumes_cpu(answer: Sequence[Layout], args: Sequence[Any]) -> Sequence[Layout]:
-    """A volume without a batch is channels last if the argument is."""
+    """Correct volumes without a batch, which are channels last if the argument is."""
     val = args[0].storage_view.layout.val
     return answer if val.ndim != 4 else [in_format_of_volume(val, each.val.shape, each.val.dtype) for each in answer]
 

@@ -1,6 +1,4 @@
-"""Warnings that torch's kernels give at each call because of shapes or dtypes: compiled code does not run these
-kernels.
-"""
+"""Warnings of torch's kernels about shapes or dtypes, for compiled code, which does not run these kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def _empty_call(kernel: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
 
 
 def _is_byte_mask(x: Any, indices: Sequence[Any], *_: Any, **__: Any) -> bool:
-    """Whether a mask has dtype uint8, of which the kernel warns."""
+    """Whether a mask has dtype uint8, about which the kernel warns."""
     return any(index is not None and index.dtype is torch.uint8 for index in indices)
 
 
@@ -50,16 +48,18 @@ _INDEXING: dict[OpOverload, tuple[Callable[..., bool], Callable[..., Any]]] = di
     (aten.index.Tensor, aten.index_put.default, aten.index_put_.default), (_is_byte_mask, _index_by_bytes)
 )
 _KERNELS = _REDUCING | _INDEXING
-"""Operator -> (whether it warns of the arguments, a call without elements that gives the same warning)."""
+"""For each operator, (function that decides whether it warns about the arguments, a call without elements that gives
+the same warning).
+"""
 
 
 def only_warns(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the operator's kernel accepts these arguments, and would only warn of them."""
+    """Whether the operator's kernel accepts these arguments, and only warns about them."""
     return func in _REDUCING and _REDUCING[func][0](*args, **kwargs)
 
 
 def warnings_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Warned]:
-    """The warnings of the operator's kernel for arguments of known shapes."""
+    """Returns the warnings of the operator's kernel for arguments of known shapes."""
     if func not in _KERNELS:
         return []
     warns, call = _KERNELS[func]

@@ -1,7 +1,7 @@
 """The results of `torch.linalg.lstsq`; the number of residuals may depend on values.
 
-PyTorch's derivative counts the residuals, which it can do for plain numbers only. Where values decide the number, the
-residuals get a derivative here.
+PyTorch's derivative counts the residuals, which is possible only for plain numbers. If values decide the number, the
+residuals get a derivative in this module.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _FIXED_COUNT_DRIVERS = ("gels", "gelsy", None)
 
 
 def least_squares(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Layout, ...] | None:
-    """The layouts of the results; None where values decide the number of residuals.
+    """Returns the layouts of the results; None if values decide the number of residuals.
 
     Raises:
-        DataDependent: values decide it, of a batch.
-        Unsupported: symbolic sizes, or another device than the CPU.
+        DataDependent: values decide the number for a batch.
+        Unsupported: sizes are symbolic, or the device is not the CPU.
     """
     said = given(func, args, kwargs)
     if _has_fixed_count(val_of(said["self"]).shape, said["driver"]):
@@ -45,7 +45,7 @@ def _has_fixed_count(shape: Sequence[Any], driver: str | None) -> bool:
 
 
 def with_gradients(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """A function to call instead of `torch.linalg.lstsq` on trace tensors; None: none is needed."""
+    """Returns a function to call instead of `torch.linalg.lstsq` on trace tensors; None if none is needed."""
     if target is not torch.linalg.lstsq or not args or not isinstance(args[0], ViewedTensor):
         return None
     return None if _has_fixed_count(args[0].storage_view.layout.val.shape, kwargs.get("driver")) else _with_gradients
@@ -78,13 +78,13 @@ class _Residuals(torch.autograd.Function):
 
 
 def without_residuals(func: OpOverload, said: Mapping[str, Any]) -> tuple[Layout, Layout, Layout]:
-    """(solution, rank, singular values)"""
+    """Returns (solution, rank, singular values)."""
     solution, _, rank, values = _run_kernel(func, said)
     return solution, rank, values
 
 
 def _run_kernel(func: OpOverload, said: Mapping[str, Any]) -> tuple[Layout, ...]:
-    """The results of the kernel for a matrix of full rank with these sizes."""
+    """Returns the results of the kernel for a matrix of full rank with these sizes."""
     a, b = val_of(said["self"]), val_of(said["b"])
     if a.symbolic or b.symbolic or a.device != _CPU or b.device != _CPU:
         raise Unsupported(f"{func} of sizes that change", hint="mark_static, or dynamic=False")

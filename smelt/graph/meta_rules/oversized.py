@@ -20,20 +20,20 @@ from smelt.shapes.size import Size, symbols
 from smelt.shapes.unbacked import is_unbacked
 
 MAX_MEMORY_MULTIPLE = 64
-"""Most bytes of a computed value that is not stored, as a multiple of the memory."""
+"""Maximum number of bytes of a computed value that is not stored, as a multiple of the memory."""
 ALWAYS_COMPUTED_BYTES = 2**40
-"""Results of fewer bytes are always computed."""
+"""Number of bytes below which results are always computed."""
 
 
 class NoRoom(Unsupported):
-    """A result that is larger than the memory."""
+    """Raised for a result that is larger than the memory."""
 
     def __init__(self, val: TensorMeta) -> None:
         self.val = val
         super().__init__(f"a result of {val.nbytes} bytes", why="eager asks for so much memory, and is refused")
 
     def of_eager(self) -> Exception | None:
-        """The error of eager's allocator, or None if it succeeds; the memory is not written."""
+        """Returns the error of eager's allocator, or None if it succeeds; the memory is not written."""
         try:
             with _disable_current_modes():
                 torch.empty(int(self.val.numel), dtype=self.val.dtype, device=self.val.device)
@@ -44,7 +44,7 @@ class NoRoom(Unsupported):
 
 @functools.cache
 def most_bytes(device: torch.device) -> int:
-    """Bytes of the largest result that may be computed on a device without being stored."""
+    """Returns the bytes of the largest result that may be computed on a device without being stored."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if device.type == "cuda" and torch.cuda.is_available():
         memory = max(memory, torch.cuda.get_device_properties(device).total_memory)
@@ -54,7 +54,7 @@ def most_bytes(device: torch.device) -> int:
 def require_memory(answer: Any) -> None:
     """Check the sizes of an operator's new results.
 
-    Symbolic sizes are checked if they are numbers of the program: sizes of input tensors have memory behind them.
+    Symbolic sizes are checked if they are numbers of the program: for sizes of input tensors memory exists.
 
     Raises:
         NoRoom: one of the results is too large.

@@ -1,6 +1,6 @@
 """Finds the layouts of an operator's results by running its kernel once on memory of ones.
 
-For CPU operators without a metadata rule, and for those whose rule gives other strides than the kernel.
+It is used for CPU operators without a metadata rule, and for those whose rule gives other strides than the kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from smelt.graph.ir.meta import extent
 from smelt.graph.ir.storage_view import Layout, ViewedTensor
 
 MAX_PROBE_ELEMENTS = 1 << 22
-"""Elements of all arguments together up to which a kernel is run."""
+"""Maximum number of elements of all arguments together for which a kernel is run."""
 
 _VALUES_MATTER = (
     torch.Tag.dynamic_output_shape,
@@ -25,7 +25,7 @@ _VALUES_MATTER = (
 
 
 def probe(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The operator's result for arguments with these layouts; None where it cannot be run, or refuses ones.
+    """Returns the operator's result for arguments with these layouts; None if it cannot be run, or refuses ones.
 
     Trace tensors among the arguments have plain sizes and are on the CPU. Operators of other libraries are never run:
     they may have side effects.
@@ -53,7 +53,7 @@ def probe(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 
 def _ones(layout: Layout) -> torch.Tensor:
-    """Ones; zeros for indices, since zero is always a valid index."""
+    """Returns ones; zeros for indices, since zero is always a valid index."""
     val = layout.val
     count = layout.offset + extent(val.shape, val.stride)
     value = 1 if val.dtype.is_floating_point or val.dtype.is_complex else 0

@@ -22,9 +22,10 @@ _LSTM = 2
 
 
 def recurrent_layers(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-    """A function to call instead of one of these torch functions on trace tensors; None: none is needed."""
+    """Returns a function to call instead of one of these torch functions on trace tensors; None if none is needed."""
     mode = _MODES.get(target) if target.__hash__ is not None else None
-    if mode is None or kwargs or len(args) != 9 or not isinstance(args[2], (tuple, list)):  # else: packed sequences
+    # other calls have packed sequences
+    if mode is None or kwargs or len(args) != 9 or not isinstance(args[2], (tuple, list)):
         return None
     x = args[0]
     if not isinstance(x, ViewedTensor) or not x.is_cuda or not torch.backends.cudnn.is_acceptable(x):
@@ -78,7 +79,7 @@ def _call(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """(output, last hidden, last cell)"""
+    """Returns (output, last hidden, last cell)."""
     width, projected = hidden.shape[2], 0
     if cell is not None and cell.shape[2] != width:
         width, projected = cell.shape[2], width
@@ -89,8 +90,8 @@ def _call(
 
 
 def recurrent_answer(func: Any, args: Sequence[Any], kwargs: Any) -> tuple[Layout, ...]:
-    """The operator's results; the size of the reserve for the backward is known only to cuDNN, which is run once for
-    it.
+    """Returns the operator's results; the size of the reserve for the backward is known only to cuDNN, which is run
+    once for it.
     """
 
     def real(value: Any) -> Any:
@@ -101,7 +102,7 @@ def recurrent_answer(func: Any, args: Sequence[Any], kwargs: Any) -> tuple[Layou
     try:
         with torch.no_grad():
             return tuple(map(layout_of, func(*map(real, args))))
-    except RuntimeError:  # without a device the size of the reserve stays open
+    except RuntimeError:  # without a device the size of the reserve remains unknown
         pass
     x, hidden = (args[i].storage_view.layout.val for i in (0, 4))
     cell = None if args[5] is None else args[5].storage_view.layout.val
@@ -112,7 +113,7 @@ def recurrent_answer(func: Any, args: Sequence[Any], kwargs: Any) -> tuple[Layou
 
 
 def recurrent_backward_answer(func: Any, args: Sequence[Any], kwargs: Any) -> tuple[Any, ...]:
-    """Gradients with respect to input, states and each weight."""
+    """Returns the gradients of input, states and each weight."""
 
     def like(given: Any) -> Layout:
         val = given.storage_view.layout.val

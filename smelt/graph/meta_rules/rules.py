@@ -48,7 +48,9 @@ Rule = Callable[..., Any]
 
 
 def rule_for(func: OpOverload, info: OpInfo) -> Rule | None:
-    """The rule `rule(func, args, kwargs)` of an operator, which returns layouts, or None for "use the meta kernel"."""
+    """Returns the rule `rule(func, args, kwargs)` of an operator, which returns layouts, or None for "use the meta
+    kernel".
+    """
     if func in _RULES:
         return _RULES[func]
     return elementwise_rule(func, info)
@@ -60,7 +62,7 @@ def _fresh(like: TensorMeta, shape: Sequence[int], dtype: torch.dtype | None = N
 
 
 def _as_format(val: TensorMeta, dtype: torch.dtype | None = None) -> Layout:
-    """A dense result of the same shape: channels last when `val` is, else row-major."""
+    """Returns a dense result of the same shape: channels last if `val` is, else row-major."""
     last = is_channels_last(val.shape, val.stride)
     return _fresh(val, val.shape, dtype, channels_last_stride(val.shape) if last else None)
 
@@ -100,7 +102,7 @@ def _cat(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _joined_tensors(tensors: list[TensorMeta]) -> list[TensorMeta] | None:
-    """The tensors to concatenate, if they have one dtype and number of dimensions, else None."""
+    """Returns the tensors to concatenate, if they have one dtype and number of dimensions, else None."""
     if not tensors or len({t.dtype for t in tensors}) > 1:
         return None
     if len({t.ndim for t in tensors}) > 1:  # an empty list of numbers adds nothing
@@ -130,7 +132,9 @@ def _stack(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _split_stride(shape: Sequence[int], dim: int, count: int) -> tuple[int, ...]:
-    """Strides of channels-last images concatenated along `dim`, if that dimension is then split into `count`."""
+    """Returns the strides of channels-last images concatenated along `dim`, if that dimension is then split into
+    `count`.
+    """
     joined = (*shape[:dim], shape[dim] * count, *shape[dim + 1 :])
     stride = channels_last_stride(joined)
     if is_symbolic(joined):
@@ -141,7 +145,7 @@ def _split_stride(shape: Sequence[int], dim: int, count: int) -> tuple[int, ...]
 
 
 def _same_row_major(position: int = 0) -> Rule:
-    """A row-major result with the shape and dtype of the argument at `position`."""
+    """Returns the rule of a row-major result with the shape and dtype of the argument at `position`."""
 
     def rule(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         return None if kwargs else _fresh(val_of(args[position]), val_of(args[position]).shape)
@@ -155,7 +159,9 @@ def _is_empty(val: TensorMeta) -> bool:
 
 
 def _empty_gradient(rule: Rule) -> Rule:
-    """`rule` where an argument has no elements: meta kernels then divide by zero, or raise errors."""
+    """Returns `rule`, for calls in which an argument has no elements: meta kernels then divide by zero, or raise
+    errors.
+    """
 
     def of_nothing(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         return rule(func, args, kwargs) if _is_empty(val_of(args[1])) else None
@@ -164,14 +170,14 @@ def _empty_gradient(rule: Rule) -> Rule:
 
 
 def _pair_gradient(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """The gradient of a loss of pairs, in the shape and dtype to which both promote."""
+    """Returns the gradient of a loss of pairs, in the shape and dtype to which both promote."""
     x, target = val_of(args[1]), val_of(args[2])
     shape = torch.broadcast_shapes(x.shape, target.shape)
     return _fresh(x, shape, torch.promote_types(x.dtype, target.dtype))
 
 
 def _drawn_in_rows(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Random numbers for each element of a tensor, row-major for any strides of the tensor."""
+    """Returns random numbers for each element of a tensor, row-major for any strides of the tensor."""
     val = val_of(args[0])
     known = val.dtype.is_floating_point and all(name == "generator" and v is None for name, v in kwargs.items())
     return _fresh(val, val.shape) if known else None
@@ -191,7 +197,9 @@ def _softmax_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any
 
 
 def _dropout_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """On a GPU in the gradient's format; on a CPU that of the product of gradient, mask and a float."""
+    """Returns a gradient, on a GPU in the incoming gradient's format; on a CPU in that of the product of gradient, mask
+    and a float.
+    """
     val, mask = val_of(args[0]), val_of(args[1])
     floating = val.dtype.is_floating_point or val.dtype.is_complex
     if val.device.type == "cuda":
@@ -211,7 +219,7 @@ def _safe_softmax(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _log_sigmoid(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Row-major on a CPU; on a GPU in the order of its argument, without the second result."""
+    """Returns a result that is row-major on a CPU; on a GPU in the order of its argument, without the second result."""
     val = val_of(args[0])
     if val.device.type == "cpu":
         return _fresh(val, val.shape), _fresh(val, val.shape)
@@ -219,13 +227,13 @@ def _log_sigmoid(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _power_of_number(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Row-major, unlike other elementwise operators; the dtype is found by running the operator."""
+    """Returns a row-major result, unlike other elementwise operators; the dtype is found by running the operator."""
     val = val_of(args[1])
     return _fresh(val, val.shape, func(args[0], torch.ones((0,) * len(val.shape), dtype=val.dtype)).dtype)
 
 
 def _ldexp(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """A product with a power of a scalar, which is row-major."""
+    """Returns a product with a power of a scalar, which is row-major."""
     a, b = val_of(args[0]), val_of(args[1])
     shape = broadcast([a, b])
     if shape is None:
@@ -244,7 +252,7 @@ def _nll_loss(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _reduced(val: TensorMeta, dims: Sequence[int] | None, keep: bool) -> tuple[int, ...] | None:
-    """The shape without `dims` (without all where there are none), or None where they do not fit."""
+    """Returns the shape without `dims` (without all dimensions if there are none), or None if they do not fit."""
     ndim = max(val.ndim, 1)
     gone = {d % ndim for d in dims} if dims else set(range(ndim))
     if dims and (len(gone) < len(dims) or not all(in_range(d, val.ndim) for d in dims)):
@@ -329,7 +337,9 @@ def _is_determined_by_rows(val: TensorMeta, shape: Sequence[int]) -> bool:
 
 
 def _index(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Integer indices of neighbouring dimensions of a row-major tensor (or of all dimensions of any tensor)."""
+    """Indexing by integer indices of neighbouring dimensions of a row-major tensor (or of all dimensions of any
+    tensor).
+    """
     val = val_of(args[0])
     indexed_dims = [d for d, i in enumerate(args[1]) if i is not None]
     if not indexed_dims or len(args[1]) > val.ndim:
@@ -355,7 +365,7 @@ def _index_add(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _masked_fill(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Row-major for any operands."""
+    """Returns a row-major result for any operands."""
     val = val_of(args[0])
     shape = broadcast([val, val_of(args[1])])
     return None if shape is None or val_of(args[1]).dtype is not torch.bool else _fresh(val, shape)
@@ -369,12 +379,12 @@ def _searchsorted(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _region_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """The gradient of a view's base: zeros around the gradient of the view."""
+    """Returns the gradient of a view's base: zeros around the gradient of the view."""
     return _fresh(val_of(args[0]), args[1])
 
 
 def _new_like(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """A fresh tensor in the layout of another: `empty_like`, `full_like`, `rand_like`."""
+    """Returns a fresh tensor in the layout of another: `empty_like`, `full_like`, `rand_like`."""
     val = val_of(args[0])
     if kwargs.get("memory_format") not in (None, torch.preserve_format) or kwargs.get("device") not in (
         None,
@@ -389,14 +399,14 @@ def _new_like(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _new(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """A fresh row-major tensor with the dtype of another: `x.new_zeros(shape)`."""
+    """Returns a fresh row-major tensor with the dtype of another: `x.new_zeros(shape)`."""
     if kwargs.get("device") not in (None, val_of(args[0]).device):
         return None
     return _fresh(val_of(args[0]), args[1], kwargs.get("dtype"))
 
 
 def _made(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """A fresh row-major tensor of a factory operator: `zeros`, `rand`, `full`."""
+    """Returns a fresh row-major tensor of a factory operator: `zeros`, `rand`, `full`."""
     if kwargs.get("memory_format") not in (None, torch.contiguous_format):
         return None
     dtype = kwargs.get("dtype") or _dtype_of_number(args[1] if func is aten.full.default else 0.0)
@@ -406,7 +416,7 @@ def _made(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _dtype_of_number(value: Any) -> torch.dtype | None:
-    """The dtype of a tensor made from a number."""
+    """Returns the dtype of a tensor made from a number, or None."""
     kinds: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, Size: torch.int64}
     return torch.get_default_dtype() if type(value) is float else kinds.get(type(value))
 
@@ -451,7 +461,7 @@ def _linspace(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _pool_shape(val: TensorMeta, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Any:
-    """Shape of a 2-d pooling's result, or None for unusual arguments."""
+    """Returns the shape of a 2-d pooling's result, or None for unusual arguments."""
     if val.ndim != 4:
         return None
     shape = list(val.shape[:2])
@@ -460,7 +470,7 @@ def _pool_shape(val: TensorMeta, kernel: Any, stride: Any, padding: Any, dilatio
         s = stride[d % len(stride)] if stride else k
         size = val.shape[d + 2]
         count = (size + 2 * p - dil * (k - 1) - 1 + (s - 1 if ceil else 0)) // s + 1
-        if ceil and (count - 1) * s >= size + p:  # the last window must begin inside
+        if ceil and (count - 1) * s >= size + p:  # the last window must begin inside the padded input
             count -= 1
         shape.append(count)
     return tuple(shape) if all(size > 0 for size in shape) else None
@@ -493,7 +503,7 @@ def _pool_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _attention_cpu(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """The result has the query's order of dimensions in memory, and its strides if it has no gaps."""
+    """Returns a result with the query's order of dimensions in memory, and with its strides if it has no gaps."""
     q = val_of(args[0])
     batch, heads, length, width = q.shape
     low = q.dtype in (torch.bfloat16, torch.float16)
@@ -531,9 +541,7 @@ def _image_format(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> 
 
 
 def _volumes_last(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> bool:
-    """Whether the CPU kernels of 3-d convolutions support channels last: those of oneDNN, which has
-    none for integers.
-    """
+    """Whether the CPU kernels of 3-d convolutions support channels last, as oneDNN's do, except for integers."""
     return x.dtype.is_floating_point and (x.dtype is not torch.float32 or _worth_onednn(x, weight, options))
 
 
@@ -548,13 +556,13 @@ def _worth_onednn(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> 
 
 
 def _as_image(line: TensorMeta) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of `line.unsqueeze(2)`."""
+    """Returns shape and strides of `line.unsqueeze(2)`."""
     (n, c, length), (by_n, by_c, step) = line.shape, line.stride
     return (n, c, 1, length), (by_n, by_c, length * step, step)
 
 
 def _convolution_shape(x: Sequence[int], weight: Sequence[int], options: Sequence[Any]) -> tuple[int, ...] | None:
-    """Shape of the result, or None when the arguments do not fit."""
+    """Returns the shape of the result, or None if the arguments do not fit."""
     stride, padding, dilation, transposed, extra, groups = options
     ndim = len(x) - 2
     stride, padding, dilation, extra = (
@@ -582,7 +590,9 @@ def _convolution_shape(x: Sequence[int], weight: Sequence[int], options: Sequenc
 
 
 def _convolved(size: int, window: int, stride: int, padding: int, dilation: int, extra: int | None) -> int:
-    """The size of a result along one dimension; `extra`: the output padding of a transposed convolution, else None."""
+    """Returns the size of a result along one dimension; `extra`: the output padding of a transposed convolution, else
+    None.
+    """
     reach = dilation * (window - 1)
     if extra is not None:
         return (size - 1) * stride - 2 * padding + reach + extra + 1
@@ -603,7 +613,7 @@ def _convolution_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) ->
 
 
 def _statistics(x: TensorMeta, *parameters: Any) -> torch.dtype:
-    """The dtype of statistics: float32 or wider on CUDA; else that of the parameters, or of the input without
+    """Returns the dtype of statistics: float32 or wider on CUDA; else that of the parameters, or of the input without
     parameters.
     """
     if x.device.type == "cuda":
@@ -643,7 +653,9 @@ def _gradients(dx: Layout, weight: Any, bias: Any, x: TensorMeta, shape: Sequenc
 
 
 def _normalized(x: TensorMeta) -> Layout:
-    """On a GPU in the order of `x`; on a CPU row-major, or channels last if that is exactly the layout of `x`."""
+    """Returns a layout: on a GPU in the order of `x`; on a CPU row-major, or channels last if that is exactly the
+    layout of `x`.
+    """
     if x.device.type == "cuda":
         return _fresh(x, x.shape, None, dense_stride(x))
     if is_row_major(x):
@@ -653,7 +665,9 @@ def _normalized(x: TensorMeta) -> Layout:
 
 
 def _batch_norm(outputs: str) -> Rule:
-    """`outputs`: a letter for each result: "o" the output, "s" a statistic, "e" an empty one, "r" a running one."""
+    """Returns the rule of a batch norm. `outputs`: a letter for each result: "o" the output, "s" a statistic, "e" an
+    empty one, "r" a running one.
+    """
 
     def rule(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         x = val_of(args[0])
@@ -674,8 +688,8 @@ def _batch_norm(outputs: str) -> Rule:
 
 
 def _batch_norm_with_reserve(outputs: str) -> Rule:
-    """The rule of `_batch_norm` with a fourth result: memory reserved for the backward of a GPU library, empty on a
-    CPU.
+    """Returns the rule of `_batch_norm` with a fourth result: memory reserved for the backward of a GPU library, empty
+    on a CPU.
     """
     others = _batch_norm(outputs)
 

@@ -55,7 +55,7 @@ def _to_copy(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def written(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """The layout of the first argument, which is written."""
+    """Returns the layout of the first argument, which is written."""
     return layout(args[0])
 
 
@@ -99,7 +99,7 @@ def _mv(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _expanded(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """A row-major result, broadcast with a mask."""
+    """Returns a row-major result, broadcast with a mask."""
     val = val_of(args[0])
     shape = broadcast([val, val_of(args[1])])
     return None if shape is None else fresh(val, shape)
@@ -118,7 +118,7 @@ def _embedding_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _attention_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Gradients in the order of dimensions (batch, length, heads, width) in memory."""
+    """Returns gradients in the order of dimensions (batch, length, heads, width) in memory."""
     made = []
     for x in args[1:4]:
         batch, heads, length, width = val_of(x).shape
@@ -137,7 +137,7 @@ def _roll(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _reduced_shape(val: TensorMeta, named: Mapping[str, Any], all_of: bool) -> list[IntLike]:
-    """The shape without the dimensions `dim`, or with 1 for them. `all_of`: an empty list means all."""
+    """Returns the shape without the dimensions `dim`, or with 1 for them. `all_of`: whether an empty list means all."""
     dims, keep = named.get("dim"), bool(named.get("keepdim"))
     axes = [dims] if isinstance(dims, int) else list(range(val.ndim) if dims is None else dims)
     if not axes and all_of:
@@ -149,13 +149,13 @@ def _reduced_shape(val: TensorMeta, named: Mapping[str, Any], all_of: bool) -> l
 def _reduction(
     dtype: torch.dtype | None = None, results: int = 1, whole: torch.dtype | None = None, all_of: bool = True
 ) -> Rule:
-    """Reductions `op(x, dims, keepdim)`.
+    """Returns the rule of a reduction `op(x, dims, keepdim)`.
 
     Args:
         dtype: the dtype of the (last) result; None: that of the input.
         results: 2 for values and positions.
         whole: dtype of the result for integers.
-        all_of: an empty list of dimensions means all of them, as None does.
+        all_of: whether an empty list of dimensions means all of them, as None does.
     """
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
@@ -197,7 +197,9 @@ def _dropout(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def loss(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Losses with `reduction`: a scalar, or one value for each element. Some have the first operand's dtype."""
+    """The rule of losses with `reduction`: a scalar, or one value for each element. Some have the first operand's
+    dtype.
+    """
     operands = [val_of(a) for a in args if isinstance(a, torch.Tensor)]
     dtype = _common_dtype(operands) if func in _PROMOTED else operands[0].dtype
     if given(func, args, kwargs)["reduction"] != 0:
@@ -214,7 +216,9 @@ def loss(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _common_dtype(operands: Sequence[TensorMeta]) -> torch.dtype:
-    """`torch.result_type` of the first two; with a tensor subclass that function would load torch.distributed."""
+    """Returns `torch.result_type` of the first two; with a tensor subclass that function would load
+    torch.distributed.
+    """
     first, second = operands[:2]
     if first.dtype is second.dtype:
         return first.dtype
@@ -237,7 +241,7 @@ def _nll_images(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def picked(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Indexing with integers.
+    """The rule of indexing with integers.
 
     Neighbouring indexed dimensions are replaced by those of the indices, others move to the front. The kernel orders
     the result by the memory order of the dimensions that are kept. (PyTorch: `restride_src` in
@@ -264,14 +268,15 @@ def picked(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _picked_in_rows(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Selection by a mask: row-major."""
+    """The rule of a selection by a mask, whose result is row-major."""
     found = picked(func, (args[0], args[2]), kwargs)
     return None if found is None else fresh(found.val, found.val.shape)
 
 
 def _as_walked(index: TensorMeta, shape: Sequence[IntLike], before: int, after: int) -> TensorMeta:
-    """Metadata of `index.expand(shape)` with dimensions of size 1 added before and after, whose strides break ties in
-    the memory order."""
+    """Returns the metadata of `index.expand(shape)` with dimensions of size 1 added before and after, whose strides
+    break ties in the memory order.
+    """
     steps: list[IntLike] = []
     for d in range(len(shape) - 1, -1, -1):
         at = d - (len(shape) - index.ndim)
@@ -284,7 +289,7 @@ def _as_walked(index: TensorMeta, shape: Sequence[IntLike], before: int, after: 
 
 
 def _product(shape_of: Any) -> Rule:
-    """A row-major product, with a shape by the first two matrices or vectors."""
+    """Returns the rule of a row-major product, with a shape given by the first two matrices or vectors."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         a, b = (val_of(x) for x in args[1:3]) if len(args) > 2 else (val_of(x) for x in args[:2])
@@ -299,13 +304,13 @@ def _dot_shape(a: TensorMeta, b: TensorMeta) -> Any:
 
 
 def _addmv_shape(a: TensorMeta, b: TensorMeta) -> Any:
-    if any(same(n, 0) for n in a.shape):  # the summand unchanged
+    if any(same(n, 0) for n in a.shape):  # the result is the unchanged summand
         return None
     return a.shape[:1] if a.ndim == 2 and b.ndim == 1 and a.shape[1] == b.shape[0] else None
 
 
 def _addr(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Elementwise: the summand, a column and a row."""
+    """The rule of an elementwise operation on the summand, a column and a row."""
     x, a, b = (val_of(each) for each in args[:3])
     if a.ndim != 1 or b.ndim != 1 or not x.dtype is a.dtype is b.dtype:
         return None
@@ -337,7 +342,7 @@ def _diag_embed(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _of_shape(position: int) -> Rule:
-    """A fresh row-major tensor with the shape given by an argument, and the dtype of the first."""
+    """Returns the rule of a fresh row-major tensor with the shape given by an argument, and the dtype of the first."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         return fresh(val_of(args[0]), args[position])
@@ -358,12 +363,12 @@ def _empty_strided(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _like_drawn(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """`randint_like` and its overloads."""
+    """The rule of `randint_like` and its overloads."""
     return as_before(val_of(args[0]), kwargs.get("dtype"))
 
 
 def _drawn(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """`randint` and its overloads: the first list is the shape."""
+    """The rule of `randint` and its overloads: the first list is the shape."""
     shape = tuple(next(a for a in args if isinstance(a, (list, tuple))))
     whole = "randint" in schema_of(func).name or "randperm" in schema_of(func).name
     dtype = kwargs.get("dtype") or (torch.int64 if whole else torch.get_default_dtype())
@@ -397,7 +402,7 @@ def _glu(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _cdist_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """The gradient of the first operand, for each pair of the batches."""
+    """Returns the gradient of the first operand, for each pair of the batches."""
     a, b = val_of(args[1]), val_of(args[2])
     batch = broadcast([fresh(v, v.shape[:-2]).val for v in (a, b)])
     if batch is None or any(same(n, 0) for n in (*a.shape, *b.shape)):

@@ -38,7 +38,7 @@ def _unsafe_view(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _target_shape(val: TensorMeta, sizes: Sequence[IntLike]) -> tuple[IntLike, ...] | None:
-    """The target shape of a reshape, with -1 resolved; None where it does not fit."""
+    """Returns the target shape of a reshape, with -1 resolved; None if it does not fit."""
     total = math.prod(val.shape)
     free = [d for d, n in enumerate(sizes) if not isinstance(n, Size) and n == -1]
     if len(free) > 1:
@@ -53,7 +53,7 @@ def _target_shape(val: TensorMeta, sizes: Sequence[IntLike]) -> tuple[IntLike, .
 
 
 def view_stride(shape: Sequence[IntLike], stride: Sequence[IntLike], new: Sequence[IntLike]) -> Any:
-    """Strides of the same memory viewed in the shape `new`, or None where there are none.
+    """Returns the strides of the same memory viewed in the shape `new`, or None if no strides describe it.
 
     Dimensions that are contiguous with each other form a run; each run is split anew. (PyTorch:
     aten/src/ATen/TensorUtils.cpp, `computeStride`.)
@@ -85,8 +85,8 @@ def _is_unchanged(shape: Sequence[IntLike], new: Sequence[IntLike]) -> bool:
 
 
 def _runs(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> list[tuple[IntLike, IntLike]]:
-    """(elements, innermost stride) of each run, from the innermost on. A dimension of size 1 belongs to the run of the
-    next inner dimension, for any stride.
+    """Returns (elements, innermost stride) of each run, from the innermost on. A dimension of size 1 belongs to the run
+    of the next inner dimension, for any stride.
     """
     runs: list[tuple[IntLike, IntLike]] = []
     for n, s in zip(reversed(shape), reversed(stride), strict=True):
@@ -170,7 +170,7 @@ def _expand(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _expanded(own: IntLike | None, wanted: IntLike) -> tuple[IntLike, bool] | None:
-    """The size of a dimension, and whether it repeats one element; None where it cannot have that size.
+    """Returns the size of a dimension, and whether it repeats one element; None if it cannot have that size.
 
     Args:
         own: the size before; None for a new dimension.
@@ -201,7 +201,7 @@ def _squeeze(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _split(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Views of equal length; their number has to be a plain number."""
+    """The rule of views of equal length; their number has to be a plain number."""
     val, length, dim = val_of(args[0]), args[1], args[2] if len(args) > 2 else kwargs.get("dim", 0)
     size = val.shape[dim % val.ndim]
     count = max((hint(size) + hint(length) - 1) // hint(length), 1) if hint(length) else 1
@@ -240,7 +240,7 @@ def _as_strided(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _unsafe(split: Rule) -> Rule:
-    """The chunks as fresh memory, which they are for autograd."""
+    """Returns the rule of a split whose chunks are fresh memory, as autograd treats them."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         chunks = split(func, args, kwargs)

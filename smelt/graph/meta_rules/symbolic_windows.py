@@ -29,7 +29,7 @@ aten = torch.ops.aten
 
 def _constant_pad(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val, shape = val_of(args[0]), _padded(val_of(args[0]), args[1])
-    if all(pad <= 0 for pad in args[1]):  # a copy of the rest
+    if all(pad <= 0 for pad in args[1]):  # the result is a copy of the remaining elements
         return as_before(replace(val, shape=tuple(shape)))  # type: ignore[arg-type]
     last = is_channels_last(val.shape, val.stride)
     return fresh(val, shape, None, channels_last_stride(shape) if last else None)  # type: ignore[arg-type]
@@ -43,7 +43,9 @@ def _padded(val: TensorMeta, pads: Sequence[int]) -> list[IntLike]:
 
 
 def _mirrored_pad(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Reflection and replication: images and volumes keep their format; a reflection is smaller than the image."""
+    """The rule of reflection and replication: images and volumes keep their format; a reflection is smaller than the
+    image.
+    """
     val, pads = val_of(args[0]), args[1]
     if val.ndim not in (len(pads) // 2 + 1, len(pads) // 2 + 2):
         return None
@@ -85,7 +87,7 @@ def _adaptive_pool(results: int = 1) -> Rule:
 
 
 def _in_own_format(position: int) -> Rule:
-    """A gradient in the shape of the argument at `position`, channels last if that is."""
+    """Returns the rule of a gradient in the shape of the argument at `position`, channels last if that is."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         val = val_of(args[position])
@@ -95,7 +97,7 @@ def _in_own_format(position: int) -> Rule:
 
 
 def _pool(results: int = 1) -> Rule:
-    """Pooling with as many dimensions as the window has."""
+    """Returns the rule of a pooling with as many dimensions as the window has."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         val, named = val_of(args[0]), given(func, args, kwargs)
@@ -126,7 +128,7 @@ def _each(values: Any, d: int, otherwise: int) -> int:
 
 
 def _windows(size: IntLike, kernel: int, step: int, pad: int, dilation: int, ceil: bool) -> IntLike:
-    """How many windows fit; with `ceil` the last may extend over the edge, but must begin inside."""
+    """Returns the number of windows that fit; with `ceil` the last may extend over the edge, but must begin inside."""
     count = (size + 2 * pad - dilation * (kernel - 1) - 1 + (step - 1 if ceil else 0)) // step + 1
     return count - 1 if ceil and (count - 1) * step >= size + pad else count
 

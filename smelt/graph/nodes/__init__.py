@@ -1,5 +1,4 @@
-"""Nodes of a torch-level graph other than operators: regions of modes, branches, eager boundaries, hooks, checks,
-gradients.
+"""Nodes of a torch-level graph that are not operators: regions of modes, branches, eager boundaries, hooks, checks.
 
 Capture emits them; autograd runs them, or cuts the graph at them.
 """

@@ -1,8 +1,8 @@
-"""Keeps hooks and custom functions from running without a gradient, where a compiled graph gives an input none.
+"""Keeps hooks and custom functions from running without a gradient if a compiled graph gives an input no gradient.
 
 A compiled graph is one node of autograd's engine, which continues from it to all of its inputs. In eager the engine
 does not reach inputs on which no used result depends, and so does not call their hooks or the backward methods of
-custom functions. Here it would call them, with None or zeros.
+custom functions. After a compiled graph it would call them, with None or zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from smelt.graph.nodes.engine_nodes import nodes_below
 
 
 def skipping_absent(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A tensor's hook that is skipped without a gradient."""
+    """Returns a tensor's hook that is skipped without a gradient."""
     if getattr(hook, "skipping_absent", False):
         return hook
 
@@ -31,7 +31,9 @@ def skipping_absent(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def skipping_absent_of_module(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A module's backward hook (full, or pre-hook) that is skipped when no result of the module has a gradient."""
+    """Returns a module's backward hook (full, or pre-hook) that is skipped if no result of the module has a
+    gradient.
+    """
 
     def called(module: Any, *gradients: Any) -> Any:
         return None if all(each is None for each in gradients[-1]) else hook(module, *gradients)
@@ -56,7 +58,7 @@ class _SkippedFunction:
     """A node of a `torch.autograd.Function` whose backward is skipped when it gets no gradient.
 
     Attributes:
-        expected: in this backward it may get no gradient; nothing: all of its gradients are None.
+        expected: whether in this backward it may get no gradient; nothing: whether all of its gradients are None.
     """
 
     __slots__ = ("node", "expected", "nothing")
@@ -67,11 +69,11 @@ class _SkippedFunction:
 
     @staticmethod
     def of(node: Any) -> _SkippedFunction:
-        """The object for a node of the engine, which from this call on runs the object's methods."""
+        """Returns the object for a node of the engine, which from this call on runs the object's methods."""
         found = getattr(vars(node).get("apply"), "__self__", None)
         if type(found) is not _SkippedFunction:
             found = _SkippedFunction(node)
-            # a pre-hook sees which gradients are absent, where the function would get zeros
+            # a pre-hook detects absent gradients, for which the function would get zeros
             node.register_prehook(found.before)
             node.apply = found.apply
         return found
@@ -93,7 +95,8 @@ def skip_absent(hooks: dict[int, Callable[..., Any]] | None) -> None:
 
 
 def hooks_of(tensor: torch.Tensor) -> Callable[[], dict[int, Callable[..., Any]] | None]:
-    """A function that returns the hooks of a tensor that is no leaf, including later ones. It keeps no tensor alive.
+    """Returns a function that returns the hooks of a tensor that is not a leaf, including later ones. It keeps no
+    tensor alive.
 
     The engine knows only the node that made the tensor, and not its hooks.
     """
@@ -110,7 +113,7 @@ def hooks_of(tensor: torch.Tensor) -> Callable[[], dict[int, Callable[..., Any]]
 
 
 def pass_on_absent(node: Any) -> None:
-    """Let a custom function's node give None when all of its gradients are absent, and not zeros."""
+    """Make a custom function's node return None, instead of zeros, if all of its gradients are absent."""
     weak = weakref.ref(node)
 
     def before(gradients: tuple[Any, ...]) -> None:

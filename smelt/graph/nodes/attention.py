@@ -1,7 +1,7 @@
 """Attention on a GPU: gives masks a layout that the library's fused kernels accept.
 
-They refuse a mask whose last dimension is expanded, as models make it where nothing is masked; the remaining kernel
-computes the whole matrix of weights, in float32. A copy of the mask costs one byte for each element.
+These kernels do not accept a mask whose last dimension is expanded, as models make it if nothing is masked; the
+remaining kernel computes the whole matrix of weights, in float32. A copy of the mask costs one byte for each element.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
 
 def for_attention(target: Callable[..., Any]) -> Callable[..., Any]:
-    """A function to call in a trace instead of a function of the program; None: none is needed."""
+    """Returns a function to call in a trace instead of a function of the program; None if none is needed."""
     return _with_dense_mask if target is _ATTENTION else target
 
 

@@ -1,4 +1,4 @@
-"""The thread's autocast state, for every kind of device that graphs run on."""
+"""The thread's autocast state, for every kind of device on which graphs run."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Casts = tuple[tuple[bool, torch.dtype], ...]
 
 
 def present_casts() -> Casts:
-    """The present state."""
+    """Returns the present autocast state."""
     return tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in DEVICES)
 
 
 def set_casts(casts: Casts) -> None:
-    """Set the state."""
+    """Set the autocast state."""
     for device, (enabled, dtype) in zip(DEVICES, casts, strict=True):
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
 
 
 def casting() -> tuple[str, ...]:
-    """The kinds of devices on which autocast is enabled."""
+    """Returns the kinds of devices on which autocast is enabled."""
     return tuple(filter(torch.is_autocast_enabled, DEVICES))
 
 
 @contextmanager
 def under_casts(casts: Casts) -> Iterator[None]:
-    """A context in which the state is `casts`."""
+    """A context in which the autocast state is `casts`."""
     before = present_casts()
     set_casts(casts)
     try:

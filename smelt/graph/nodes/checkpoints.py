@@ -1,5 +1,4 @@
-"""Turns the marked regions of a captured graph into calls of `torch.utils.checkpoint`: eager backends save no more for
-the backward than the program itself.
+"""Turns the marked regions of a captured graph into calls of `torch.utils.checkpoint`, for backends that use autograd.
 
 Capture inlines calls of `checkpoint` and marks the nodes inside with the number of the call. A backend that partitions
 the graph reads the marks. For a backend that runs the graph under autograd, this pass moves the nodes between the first
@@ -20,7 +19,7 @@ from smelt.graph.nodes.modes import MODE_CHANGES
 
 
 def with_checkpoints(module: fx.GraphModule) -> fx.GraphModule:
-    """The graph with each marked region as one call of `checkpoint`; the module itself when nothing is marked."""
+    """Returns the graph with each marked region as one call of `checkpoint`; the module itself if nothing is marked."""
     nodes = list(module.graph.nodes)
     spans = [span for span in _spans(nodes) if not _is_torn(span)]
     if not spans:
@@ -37,7 +36,7 @@ def with_checkpoints(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _spans(nodes: Sequence[fx.Node]) -> Iterable[list[fx.Node]]:
-    """The nodes from the first to the last mark of each number."""
+    """Returns the nodes from the first to the last mark of each number."""
     first, last = dict[int, int](), dict[int, int]()
     for i, node in enumerate(nodes):
         region = node.meta.get("checkpoint")

@@ -34,19 +34,19 @@ class Conditional:
 
 
 def conditionals(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes that are branches, in order."""
+    """Returns the nodes that are branches, in order."""
     return [node for node in graph.nodes if isinstance(node.target, Conditional)]
 
 
 def operands_of(nodes: Sequence[fx.Node], outputs: Sequence[fx.Node | None]) -> list[fx.Node]:
-    """The values from before a region that the region, and its outputs, need; each once, in order of use."""
+    """Returns the values from before a region that the region, and its outputs, need; each once, in order of use."""
     inside = set(nodes)
     needed = dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in inside)
     return list(needed | dict.fromkeys(each for each in outputs if each is not None and each not in inside))
 
 
 def cut_out(nodes: Sequence[fx.Node], operands: Sequence[fx.Node], outputs: Sequence[fx.Node | None]) -> fx.Graph:
-    """A copy of a region as a separate graph: a placeholder for each operand, then the nodes, then the outputs.
+    """Returns a copy of a region as a separate graph: a placeholder for each operand, then the nodes, then the outputs.
 
     An output may be None.
     """

@@ -1,9 +1,9 @@
-"""Checks on what the backward of a user's `torch.autograd.Function` reads of the program's objects, and what it writes.
+"""Checks on objects that the backward of a user's `torch.autograd.Function` reads, and on the tensors that it writes.
 
 A call of such a function is one node; its backward runs when the graph is differentiated, at compile time. Eager runs
 it when gradients are computed, and it then reads the present value of a global variable, a closure or an attribute. So
 a compiled backward checks these values before it runs. If one has changed, the backward is traced anew, once; after
-that, calls of the class are no longer nodes, and its backward runs in eager. The same holds for a class whose backward
+that, calls of the class are no longer nodes, and its backward runs in eager. The same applies to a class whose backward
 writes to a tensor outside of the graph.
 """
 
@@ -39,7 +39,7 @@ class WritingBackward(Unsupported):
     tensor is not a value of the forward graph any more.
 
     Attributes:
-        classes: the functions that do so; empty where they are not known.
+        classes: the functions that do so; empty if they are not known.
     """
 
     def __init__(self, classes: tuple[type, ...]) -> None:
@@ -52,7 +52,7 @@ class Writers:
 
     Args:
         heads: the tensors whose histories are run.
-        versions: returns the version counters of all tensors that the caller keeps.
+        versions: function that returns the version counters of all tensors that the caller keeps.
     """
 
     def __init__(self, heads: Iterable[torch.Tensor], versions: Callable[[], list[int]]) -> None:
@@ -75,7 +75,7 @@ class Writers:
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """The functions that were found."""
+        """Returns the functions that were found."""
         return tuple(self.found.values())
 
     def _begin(self, grads: object) -> None:
@@ -87,7 +87,7 @@ class Writers:
 
 
 def writes_outside(cls: type) -> bool:
-    """Whether the backward of a class has written to tensors outside of the graph. It runs in eager."""
+    """Whether the backward of a class has written to tensors outside of the graph. Such a backward runs in eager."""
     return cls in _writing_outside
 
 
@@ -102,8 +102,8 @@ def _functions_of(graph: fx.Graph) -> list[type]:
 
 
 def exclude_writing(graph: fx.Graph, writing: tuple[type, ...]) -> frozenset[int]:
-    """No longer capture calls of these functions as nodes, since their backward writes outside of the graph. If
-    `writing` is empty (they are not known), that holds for all custom functions of the graph.
+    """Stop capturing calls of these functions as nodes, since their backward writes outside of the graph. If `writing`
+    is empty (they are not known), this applies to all custom functions of the graph.
 
     Returns the identities of their classes.
     """
@@ -120,29 +120,29 @@ class BackwardState:
 
     Args:
         cls: the class of the function.
-        same: returns whether the program's objects still have the values that the backward read.
-        same_before: the same for the values that the forward read.
+        same: function that returns whether the program's objects still have the values that the backward read.
+        same_before: function that returns this for the values that the forward read.
     """
 
     def __init__(self, cls: type, same: Callable[[], bool], same_before: Callable[[], bool]) -> None:
         self.cls, self.same, self.same_before = cls, same, same_before
 
     def note_change(self) -> None:
-        """Note that a value has changed; the class is no longer captured as one node with this state."""
+        """Record that a value has changed; the class is no longer captured as one node with this state."""
         _changing.put(self.cls, True)
 
 
 def states_of(graph: fx.Graph) -> tuple[BackwardState, ...]:
-    """The states of a torch-level graph's custom functions whose backward reads objects of the program."""
+    """Returns the states of a torch-level graph's custom functions whose backward reads objects of the program."""
     found = [state for state in map(_state_of, graph.nodes) if state is not None]
-    # the graph has run backwards itself, which have read the values
+    # the graph itself has run backwards, which have read the values
     if any(node.target in DERIVATIVES for node in graph.nodes):
         found = [BackwardState(state.cls, state.same, lambda: False) for state in found]
     return tuple(found)
 
 
 def forget_state(node: fx.Node) -> None:
-    """Drop the state of a node in a graph that runs the backward itself: there it reads the present values."""
+    """Drop the state of a node in a graph that runs the backward itself, which reads the present values."""
     if _state_of(node) is not None:
         target: Any = node.target
         node.target = target.without_state()

@@ -1,4 +1,4 @@
-"""Eager boundaries: nodes of a torch-level graph at which it is cut, because Python of the program acts there.
+"""Eager boundaries: nodes at which a torch-level graph is cut, because the program's Python code acts at these points.
 
 A hook needs the very tensor through which gradients flow; inference mode is a mode of the thread. The graph is compiled
 on either side of such a node, the node itself runs as plain Python, and PyTorch's autograd links the pieces. So effects
@@ -22,7 +22,7 @@ class EagerBoundary:
 
     Attributes:
         why: the reason for the cut, for messages.
-        leaves: the boundary ends a region; its argument is the token of the boundary that entered it.
+        leaves: whether the boundary ends a region; its argument is then the token of the boundary that entered it.
     """
 
     why = "Python of the program"
@@ -38,7 +38,7 @@ class EagerBoundary:
 
 
 class Edge(EagerBoundary):
-    """A tensor that leaves the graph here, since hooks are registered on it after the graph has run."""
+    """A tensor that leaves the graph at this node, since hooks are registered on it after the graph has run."""
 
     why = "a tensor with a hook, or that keeps its gradient"
 
@@ -47,12 +47,12 @@ class Edge(EagerBoundary):
 
 
 def boundaries(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes that are boundaries, in order."""
+    """Returns the nodes that are boundaries, in order."""
     return [node for node in graph.nodes if isinstance(node.target, EagerBoundary)]
 
 
 def cuts(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes at which the graph is cut: boundaries and branches on tensors' values."""
+    """Returns the nodes at which the graph is cut: boundaries and branches on tensors' values."""
     return [node for node in graph.nodes if isinstance(node.target, (EagerBoundary, Conditional))]
 
 
@@ -74,13 +74,13 @@ def remove_idle_boundaries(graph: fx.Graph) -> None:
 
 
 def why_cut(node: fx.Node) -> str:
-    """The reason for the cut at a node, for messages."""
+    """Returns the reason for the cut at a node, for messages."""
     return node.target.why if isinstance(node.target, EagerBoundary) else "a branch on a tensor's value"
 
 
 def without_regions_at(graph: fx.Graph) -> fx.Graph:
-    """The same graph with no region (gradients, autocast) open at a boundary: regions are left before it and reentered
-    after.
+    """Returns the same graph with no region (gradients, autocast) open at a boundary: regions are left before it and
+    reentered after it.
     """
     if not boundaries(graph) or not any(node.target in EXITS for node in graph.nodes):
         return graph

@@ -17,11 +17,11 @@ from smelt.graph.nodes.cut_points import EagerBoundary
 
 
 class EagerCall(EagerBoundary):
-    """`target(args, kwargs)` as the captured program made it.
+    """The call `target(args, kwargs)` as the captured program made it.
 
     Attributes:
         operators: the operators of the call, for `stats()["extern_ops"]`.
-        modes: (gradients, then for each device: its name, autocast and its dtype) where the program has switched some.
+        modes: (gradients, then for each device: its name, autocast and its dtype) if the program has switched modes.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ import torch
 
 
 def nodes_below(heads: Iterable[Any]) -> Iterator[Any]:
-    """Every node that is reachable from these nodes, once; None among them is ignored."""
+    """Yields every node that is reachable from these nodes, once; None among them is ignored."""
     waiting = [node for node in heads if node is not None]
     seen = set(waiting)
     while waiting:
@@ -23,19 +23,19 @@ def nodes_below(heads: Iterable[Any]) -> Iterator[Any]:
 
 
 def history(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
-    """Every node in the history of these tensors, once; none for a tensor whose history autograd refuses."""
+    """Yields every node in the history of these tensors, once; none for a tensor whose history autograd refuses."""
     return nodes_below(map(_node_of, tensors))
 
 
 def _node_of(tensor: torch.Tensor) -> Any:
     try:
         return tensor.grad_fn
-    except RuntimeError:  # the view was made in another mode than its base was written in
+    except RuntimeError:  # the view was made in a mode other than that in which its base was written
         return None
 
 
 def saved_by(node: Any) -> Iterator[Any]:
-    """The tensors that a node has saved, without those that were overwritten since."""
+    """Yields the tensors that a node has saved, without those that were overwritten since."""
     kind: Any = type(node)
     if hasattr(kind, "_forward_cls"):  # a node of a Python function, which may keep tensors in any attribute
         yield from vars(node).values()
@@ -59,13 +59,13 @@ def is_used_up(node: Any) -> bool:
 
 
 def _names(kind: type) -> tuple[str, ...]:
-    """Names of a node class's attributes for saved tensors; attributes are not read, as that would
-    pin symbolic sizes.
+    """Returns the names of a node class's attributes for saved tensors; the attributes are not read, as that would pin
+    symbolic sizes.
     """
     return ("saved_tensors",) if hasattr(kind, "_forward_cls") else _raw_names(kind)
 
 
 @functools.cache
 def _raw_names(kind: type) -> tuple[str, ...]:
-    """Names of the raw attributes of a node class of PyTorch, which do not change."""
+    """Returns the names of the raw attributes of a node class of PyTorch, which do not change."""
     return tuple(name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_"))

@@ -25,14 +25,14 @@ def note_keeping(cls: type, results: Any) -> None:
 
 
 def keeps_absent(node: Any) -> bool:
-    """Whether the backward of an engine node gets None, and not zeros, for a result that is not used."""
+    """Whether the backward of an engine node gets None, instead of zeros, for a result that is not used."""
     return getattr(node, _KEEPING, False)
 
 
 def gradients(
     outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], tangents: Sequence[Any], retain_graph: bool = False
 ) -> tuple[torch.Tensor | None, ...]:
-    """`torch.autograd.grad` without calling the hooks of the leaves; calls of them are nodes of the graph.
+    """Compute `torch.autograd.grad` without calling the hooks of the leaves, whose calls are nodes of the graph.
 
     The engine runs in this thread: in another thread, trace tensors on CUDA would be taken for real ones during
     capture.

@@ -1,8 +1,8 @@
 """Tensors whose autograd history raises an error in a backward, or gives no gradients.
 
-A saved tensor was overwritten or freed, an operator has no derivative, or the program's own derivative fails. In eager
-such tensors exist, and only a backward that reaches them raises. Other tensors have a history that leads to no tensor
-outside of the graph: a backward that reaches them does nothing.
+The reasons are: a saved tensor was overwritten or freed, an operator has no derivative, or the program's own derivative
+fails. In eager such tensors exist, and only a backward that reaches them raises. Other tensors have a history that
+leads to no tensor outside of the graph: a backward that reaches them does nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _ErrorNode(torch.autograd.Function):
 
 
 def once_more(error: Exception) -> Exception:
-    """A copy of the error, one for each backward."""
+    """Returns a copy of the error, one for each backward."""
     try:
         made = copy.copy(error)
     except Exception:  # its class cannot be copied
@@ -62,7 +62,7 @@ def with_invalid_history(
     """Make the tensor require gradients, with a history that raises the error in a backward that reaches it.
 
     Args:
-        error: None: no error, and no gradients.
+        error: the error to raise; None: no error, and no gradients.
         origins: tensors to which its history leads: a derivative with respect to one of them reaches the error.
     """
     return recording(True, _ErrorNode.apply, tensor, error, _ANCHOR, *origins)
@@ -82,10 +82,11 @@ _ENGINE_ERRORS = re.compile(
 
 
 def of_backward(error: Exception) -> Exception | None:
-    """The error as eager raises it in a backward; None: eager does not raise it.
+    """Returns the error in the form in which eager raises it in a backward; None if eager does not raise it.
 
-    Such are: a saved value was overwritten, an operator has no derivative, an operator writes elements that share
-    memory, the program's derivative fails or returns unfit gradients, or there is no memory for a gradient.
+    Eager raises such errors if a saved value was overwritten, an operator has no derivative, an operator writes
+    elements that share memory, the program's derivative fails or returns unfit gradients, or there is no memory for a
+    gradient.
     """
     if isinstance(error, NoRoom):
         return error.of_eager()
@@ -94,7 +95,7 @@ def of_backward(error: Exception) -> Exception | None:
     known = isinstance(error, RuntimeError) and _ENGINE_ERRORS.search(str(error))
     if not (known or _is_from_operator(error.__traceback__) or _is_from_function(error.__traceback__)):
         return None
-    error.__traceback__ = error.__context__ = None  # they refer to the frames of the trace
+    error.__traceback__ = error.__context__ = None  # the traceback and context refer to the frames of the trace
     return error
 
 

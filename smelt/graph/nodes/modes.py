@@ -1,7 +1,7 @@
 """Regions (gradients, autocast, attention kernels) as graph nodes: capture emits these calls, autograd runs them.
 
-Each `enter_*` returns a token for the matching `exit_*`. They act on the thread's real state, so a captured graph also
-runs as plain Python.
+Each `enter_*` returns a token for the matching `exit_*`. These functions change the thread's real state, so a captured
+graph also runs as plain Python.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from smelt.base.process_state import switch
 
 
 class _Open(threading.local):
-    """Regions that graphs have entered on this thread and not left: the function that restores the state, and that
-    state.
+    """The regions that graphs have entered on this thread and not left: for each, the function that restores the state,
+    and that state.
 
     A region is noted before it is entered and until it is left, since an interrupt may come in between: the state may
     then be restored without having been changed, or twice.
@@ -51,7 +51,7 @@ def regions_left() -> Iterator[None]:
 
 
 def leaving_regions(gm: fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that runs the nodes of `gm` as they are, and restores the thread's modes after an error."""
+    """Returns a function that runs the nodes of `gm` unchanged, and restores the thread's modes after an error."""
     if not any(node.target in MODE_CHANGES for node in gm.graph.nodes):
         return run
 
@@ -64,12 +64,12 @@ def leaving_regions(gm: fx.GraphModule, run: Callable[..., Any]) -> Callable[...
 
 
 def note_region(restore: Callable[[Any], object], before: Any) -> None:
-    """Note a region that is about to be entered; `restore(before)` leaves it at any point."""
+    """Record a region that is about to be entered; `restore(before)` leaves it at any point."""
     _open.regions.append((restore, before))
 
 
 def forget_region() -> None:
-    """Forget the innermost region, which is left now."""
+    """Remove the record of the innermost region, which has been left."""
     if _open.regions:  # regions are nested, so the last one is the innermost
         _open.regions.pop()
 
@@ -110,8 +110,8 @@ def exit_autocast(region: torch.autocast) -> None:
 
 @has_side_effect
 def enter_attention_kernels(allowed: tuple[bool, ...]) -> tuple[bool, ...]:
-    """Allow these kernels of scaled_dot_product_attention (see `torch_c.ATTENTION_SETTERS`); returns
-    the former ones.
+    """Allow these kernels of scaled_dot_product_attention (see `torch_c.ATTENTION_SETTERS`); returns the former
+    ones.
     """
     previous = torch_c.attention_kernels()
     note_region(torch_c.set_attention_kernels, previous)
@@ -131,7 +131,7 @@ EXITS = {
     enter_autocast: exit_autocast,
     enter_attention_kernels: exit_attention_kernels,
 }
-"""For each function that enters a region, the one that leaves it."""
+"""For each function that enters a region, the function that leaves it."""
 
 MODE_CHANGES = frozenset({*EXITS, *EXITS.values()})
 """Node targets that change the thread's state and make no tensor."""

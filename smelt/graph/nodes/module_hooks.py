@@ -20,14 +20,14 @@ from smelt.graph.nodes.cut_points import EagerBoundary
 
 
 class Around:
-    """PyTorch's BackwardHook of one call of a module, passed from the node before its forward to the one after."""
+    """PyTorch's BackwardHook of one call of a module, passed from the node before its forward to the node after it."""
 
     def __init__(self, hook: Any = None) -> None:
         self.hook = hook
 
 
 def through(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors, passed through the autograd node that calls the hooks."""
+    """Returns the tensors, passed through the autograd node that calls the hooks."""
     return list(BackwardHookFunction.apply(*tensors))
 
 
@@ -43,8 +43,8 @@ class _ModuleHooks(EagerBoundary):
         self.count, self.positions = count, tuple(positions)
 
     def set_up(self, through: Any, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Have PyTorch set up its hooks on the tensors, and return the tensors that replace them. Arguments (or
-        results) that are no tensors are passed as None: PyTorch needs only their number.
+        """Make PyTorch set up its hooks on the tensors, and return the tensors that replace them. Arguments (or
+        results) that are not tensors are passed as None: PyTorch needs only their number.
         """
         values: list[Any] = [None] * self.count
         for position, tensor in zip(self.positions, tensors, strict=True):
@@ -57,7 +57,9 @@ class _ModuleHooks(EagerBoundary):
 
 
 class BeforeForward(_ModuleHooks):
-    """(module, tensors among the arguments) -> the Around object, and the tensors that forward gets."""
+    """The boundary before a module's forward: (module, tensors among the arguments) -> the Around object, and the
+    tensors that forward gets.
+    """
 
     def __call__(self, module: nn.Module, *tensors: torch.Tensor) -> tuple[Any, ...]:
         full, _ = module._get_backward_hooks()
@@ -67,7 +69,9 @@ class BeforeForward(_ModuleHooks):
 
 
 class AfterForward(_ModuleHooks):
-    """(the Around object, tensors among the results) -> the tensors that the module returns."""
+    """The boundary after a module's forward: (the Around object, tensors among the results) -> the tensors that the
+    module returns.
+    """
 
     def __call__(self, around: Around, *tensors: torch.Tensor) -> tuple[Any, ...]:
         return tuple(self.set_up(around.hook.setup_output_hook, tensors))

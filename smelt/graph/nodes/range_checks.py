@@ -1,4 +1,4 @@
-"""Operators that raise for values out of a range, and a node with only that check, for unused results.
+"""Operators that raise errors for values out of a range, and a node with only that check, for unused results.
 
 Eager runs an operator even if its result is unused, and so checks its operands. A graph drops unused nodes, but must
 raise the same errors: capture keeps such calls (`finish_graph`), and a joint graph gets an `in_range` node instead. If
@@ -39,11 +39,11 @@ class Range(NamedTuple):
     """The values that an operator accepts in one operand.
 
     Attributes:
-        low, high: the least and the largest value; None: unbounded.
+        low, high: the minimum and the maximum; None: unbounded.
         fault: the error that eager raises (`abi.faults`).
         ignored: a value that is always accepted.
-        waits: on a GPU eager waits and checks before the kernel starts, so that the context survives; else a kernel
-            asserts.
+        waits: whether on a GPU eager waits and checks before the kernel starts, so that the context survives; else a
+            kernel asserts.
         excluded: a value inside of the range that is not accepted.
         summed: dimensions over which the operand is summed before the check; None: its elements are checked.
     """
@@ -66,8 +66,8 @@ def _shape(node: fx.Node) -> tuple[Any, ...]:
 
 
 def _indices_along(dim: int | None, position: int) -> Rule:
-    """The operand at `position` contains indices along dimension `args[dim]` of the first operand (its
-    first for None).
+    """Returns the rule of an operator whose operand at `position` contains indices along dimension `args[dim]` of the
+    first operand (its first dimension for None).
     """
 
     def rule(args: Sequence[Any]) -> Iterator[Range]:
@@ -119,7 +119,7 @@ def _normal(args: Sequence[Any]) -> Iterator[Range]:
 
 
 def _divisor(args: Sequence[Any]) -> Iterator[Range]:
-    """Integer division by 0 on a CPU; a GPU gives a number."""
+    """Yields the range of the divisor of an integer division on a CPU, which must not be 0; a GPU returns a number."""
     whole = all(
         not (x.meta["val"].dtype.is_floating_point if isinstance(x, fx.Node) else isinstance(x, float))
         for x in args[:2]
@@ -130,7 +130,9 @@ def _divisor(args: Sequence[Any]) -> Iterator[Range]:
 
 
 def _divided(args: Sequence[Any]) -> Iterator[Range]:
-    """`div` with a rounding mode, which comes last; true division of integers gives floats."""
+    """Yields the range of the divisor of `div` with a rounding mode, which comes last; true division of integers gives
+    floats.
+    """
     yield from _divisor(args) if len(args) > 2 and args[2] is not None else ()
 
 
@@ -141,7 +143,9 @@ def _weights(args: Sequence[Any]) -> Iterator[Range]:
 
 
 def _masked(args: Sequence[Any]) -> Iterator[Range]:
-    """If the mask is broadcast to x's shape, each true element consumes one source element per repetition."""
+    """Yields the range of a mask: if it is broadcast to x's shape, each true element consumes one source element per
+    repetition.
+    """
     shape, mask = args[0].meta["val"].shape, args[1].meta["val"].shape
     ranks = (0,) * (len(mask) - len(shape)), (0,) * (len(shape) - len(mask))
     pairs = zip((*ranks[0], *shape), (*ranks[1], *mask), strict=True)
@@ -189,11 +193,11 @@ _RUN_IF_UNUSED: frozenset[OpOverload] = frozenset(
         aten.linalg_lstsq.default,
     }
 )  # fmt: skip
-"""Operators that run even if their result is unused: no cheaper check finds whether they raise."""
+"""Operators that run even if their result is unused, because no cheaper check finds whether they raise an error."""
 
 
 def looks_at_values(func: OpOverload) -> bool:
-    """Whether the operator raises for some values of its operands."""
+    """Whether the operator raises an error for some values of its operands."""
     return func in _LOOKING
 
 
@@ -207,12 +211,14 @@ def runs_by_itself(node: fx.Node) -> bool:
 
 
 def ranges_of(func: OpOverload, args: Sequence[Any]) -> Iterator[Range]:
-    """The ranges that an operator accepts in its operands."""
+    """Yields the ranges that an operator accepts in its operands."""
     return _RULES[func](args)
 
 
 def checks_of_dead(graph: fx.Graph, live: Callable[[], set[fx.Node]]) -> Iterable[Range]:
-    """The ranges of nodes outside of `live()`; not of backward nodes, whose forward has checked the same values."""
+    """Returns the ranges of nodes outside of `live()`, except of backward nodes, whose forward has checked the same
+    values.
+    """
     found = [n for n in graph.nodes if n.target in _RULES and not _is_backward(n)]
     if not found:
         return
@@ -230,7 +236,7 @@ def checks_of_dead(graph: fx.Graph, live: Callable[[], set[fx.Node]]) -> Iterabl
 def waits(node: fx.Node) -> bool:
     """Whether eager waits for the GPU at this operator, to check values before it starts.
 
-    A compiled program does so, too, since a failed assertion in a kernel ends the context.
+    A compiled program also does so, since a failed assertion in a kernel ends the context.
     """
     if node.target not in _CHECKED_FIRST or _is_backward(node) or not _on_gpu(node.meta["val"].device):
         return False
@@ -280,7 +286,7 @@ def _in_range(
 
 
 def _ends_in_range(x: torch.Tensor, low: Any, high: Any, fault: int) -> torch.Tensor:
-    """Check the least and the largest element, with one wait for each, as in eager; a NaN counts as both."""
+    """Check the smallest and the largest element, with one wait for each, as in eager; a NaN is treated as both."""
     ends = torch.aminmax(x) if x.numel() else None
     for end, inside in ((0, lambda least: least >= low), (1, lambda largest: largest <= high)):
         if ends is not None and (low, high)[end] is not None and not inside(ends[end].item()):
@@ -290,11 +296,13 @@ def _ends_in_range(x: torch.Tensor, low: Any, high: Any, fault: int) -> torch.Te
 
 _PARAMETERS = "Tensor x, Scalar? low, Scalar? high, int? ignored, int fault, bool waits, int? excluded, int[]? summed"
 IN_RANGE = check_form("in_range", _PARAMETERS, _in_range)
-"""A bool without dimensions, False; raises for values out of range. `waits`: the host checks, not a kernel."""
+"""An operator that returns a bool without dimensions, False, and raises an error for values out of range. `waits`:
+whether the host checks, not a kernel.
+"""
 
 
 def check_node(emit: Callable[..., fx.Node], each: Range) -> fx.Node:
-    """The node that raises for values out of this range."""
+    """Returns the node that raises an error for values out of this range."""
     val = TensorMeta((), torch.bool, (), each.operand.meta["val"].device)
     first = each.waits and _on_gpu(val.device)
     limits = (each.low, each.high, each.ignored, each.fault, first, each.excluded, each.summed)

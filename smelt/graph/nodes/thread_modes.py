@@ -1,8 +1,7 @@
-"""Thread modes in which compiled pieces run: inference mode, and hooks on saved tensors. They are entered at
-boundaries.
+"""Thread modes that boundaries enter, in which compiled pieces run: inference mode, and hooks on saved tensors.
 
 Tensors made in inference mode are of a special kind, and saved tensors go through the program's hooks: so the mode has
-to be on while one piece runs, and off for the next.
+to be enabled while one piece runs, and disabled for the next.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Entered:
 
 
 class EnterInference(EagerBoundary):
-    """`torch.inference_mode(mode)`"""
+    """The boundary that enters `torch.inference_mode(mode)`."""
 
     why = "inference mode is entered"
 
@@ -50,7 +49,7 @@ def _leave(entered: list[Any]) -> None:
 
 
 class EnterSavedHooks(EagerBoundary):
-    """`torch.autograd.graph.saved_tensors_hooks(pack, unpack)`
+    """The boundary that enters `torch.autograd.graph.saved_tensors_hooks(pack, unpack)`.
 
     Args:
         fixed: the two functions; None for one that differs between calls and is an argument of the node. The text of a
@@ -73,7 +72,7 @@ class EnterSavedHooks(EagerBoundary):
 
 
 class Leave(EagerBoundary):
-    """The end of a region."""
+    """The boundary at the end of a region."""
 
     why = "a mode of the thread is left"
     leaves = True

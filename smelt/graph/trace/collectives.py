@@ -1,4 +1,4 @@
-"""Collectives that write to their arguments, where a program is traced below capture.
+"""Collectives that write to their arguments, in a program that is traced below capture.
 
 The code of a `torch.autograd.Function` runs on trace tensors. Schemas of these operators name no argument as written,
 so each is replaced by the functional collective and a copy. The returned handle has nothing to wait for.
@@ -45,7 +45,7 @@ if torch.distributed.is_available():
         return tensors[0]
 
     def _run(op: OpOverload, recorder: Recorder | None, tensor: Any, *args: object) -> Any:
-        """The result of a functional collective, which takes contiguous tensors."""
+        """Returns the result of a functional collective, which takes contiguous tensors."""
         if type(tensor) is not TraceTensor:
             raise Unsupported("a collective of something else than tensors of the program")
         val = tensor.storage_view.layout.val
@@ -60,7 +60,7 @@ if torch.distributed.is_available():
         propagate(aten.copy_.default, (target, value), {}, recorder)
 
     def _write_flat(target: Any, value: Any, recorder: Recorder | None) -> None:
-        """Write the elements in the same order, for any shape of the target."""
+        """Write the elements of `value` in order to a target of the same or another shape."""
         shape = list(target.storage_view.layout.val.shape)
         _write(target, propagate(aten.view.default, (value, shape), {}, recorder), recorder)
 

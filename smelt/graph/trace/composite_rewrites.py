@@ -1,4 +1,4 @@
-"""Torch functions whose C++ code needs what trace tensors lack (plain sizes, values to check), as other operators."""
+"""Rewrites torch functions whose C++ code needs plain sizes or values, which trace tensors lack, as other operators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 
 def for_trace_tensors(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
-    """The function to call instead of `target` on trace tensors: `target` itself, unless it needs a rewrite."""
+    """Returns the function to call instead of `target` on trace tensors: `target` itself, unless it needs a rewrite."""
     # a Python function may share its name with a C function, but not its arguments: `torch.masked.prod`
     name = "" if type(target) is FunctionType else getattr(target, "__name__", "")
     form = in_checked_form(name, args, kwargs or {})
@@ -44,7 +44,7 @@ def for_trace_tensors(target: Any, args: Sequence[Any], kwargs: dict[str, Any] |
 
 
 def _by_its_arguments(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-    """A function to call instead, for functions that need a rewrite only for some arguments; else None."""
+    """Returns a function to call instead, for functions that need a rewrite only for some arguments; else None."""
     if target is functional.one_hot:
         return _one_hot
     if target in _GRIDS and _has_one_line(*args, **kwargs):
@@ -79,8 +79,8 @@ _EXPONENTS = ("exponent", "norm_type")
 
 
 def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """`functional.one_hot`, which omits its check of the classes when it cannot read them; here
-    `gather` checks them.
+    """Compute `functional.one_hot`, which omits its check of the classes if it cannot read them; here `gather` checks
+    them.
     """
     if num_classes == -1 or x.dtype is not torch.int64 or isinstance(num_classes, (float, torch.SymFloat)):
         return functional.one_hot(x, num_classes)
@@ -90,8 +90,8 @@ def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 
 
 def _writes_all_or_nothing(x: Any, key: Any, value: Any) -> bool:
-    """Whether it is `x[flag] = value` with a flag without dimensions, which the indexing code reads as
-    a Python bool.
+    """Whether the assignment is `x[flag] = value` with a flag without dimensions, which the indexing code reads as a
+    Python bool.
     """
     if not isinstance(x, ViewedTensor) or not isinstance(key, ViewedTensor):
         return False
@@ -119,7 +119,7 @@ def _fill_if(x: torch.Tensor, flag: torch.Tensor, value: Any) -> None:
 
 
 def _writes_where_true(x: Any, key: Any, value: Any) -> bool:
-    """Whether it is `x[mask] = values`, where the indexing code asks whether there is one value."""
+    """Whether the assignment is `x[mask] = values`, for which the indexing code reads whether there is one value."""
     return (
         isinstance(key, ViewedTensor)
         and key.dtype is torch.bool
@@ -130,7 +130,7 @@ def _writes_where_true(x: Any, key: Any, value: Any) -> bool:
 
 
 def _writes_one_row(x: Any, key: Any, value: Any) -> bool:
-    """Whether it is `x[mask] = row`, where the number of true elements does not matter."""
+    """Whether the assignment is `x[mask] = row`, for which the number of true elements does not matter."""
     if not all(isinstance(each, ViewedTensor) for each in (x, key, value)) or key.dtype is not torch.bool:
         return False
     whole, chosen, row = (each.storage_view.layout.val for each in (x, key, value))
@@ -201,7 +201,7 @@ def _max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """`max_pool1d` as a pooling of images with one row."""
+    """Compute `max_pool1d` as a pooling of images with one row."""
 
     def wide(value: Any, otherwise: int) -> Any:
         return None if value is None else (otherwise, value[0] if isinstance(value, (list, tuple)) else value)
@@ -215,7 +215,9 @@ _POOLS = (functional.max_pool1d, torch.max_pool1d)
 
 
 def _without_kernel(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-    """A function to call for `max_pool1d` of integers on a CPU, which has no kernel without gradients; else None."""
+    """Returns a function to call for `max_pool1d` of integers on a CPU, which has no kernel without gradients; else
+    None.
+    """
     x = args[0] if args else None
     if target not in _POOLS or not isinstance(x, ViewedTensor) or x.ndim not in (2, 3):
         return None
@@ -223,7 +225,7 @@ def _without_kernel(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) ->
 
 
 def _refused_by_pools(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    _max_pool1d(x, *args, **kwargs)  # raises other errors of the arguments
+    _max_pool1d(x, *args, **kwargs)  # raises other errors about the arguments
     with _disable_current_modes():
         try:
             torch.max_pool1d(torch.zeros((1, 1, 1), dtype=x.dtype), 1)
@@ -235,14 +237,14 @@ _GRIDS = (functional.affine_grid, torch.affine_grid_generator)
 
 
 def _has_one_line(theta: Any = None, size: Any = (), align_corners: Any = None) -> bool:
-    """Whether gradients go through a grid with size 1 in some dimension, which PyTorch would make into a tensor."""
+    """Whether gradients go through a grid with size 1 in some dimension, which PyTorch would convert to a tensor."""
     traced = isinstance(theta, ViewedTensor) and theta.requires_grad and theta.is_floating_point()
     return traced and any(type(n) is int and n == 1 for n in tuple(size)[2:])
 
 
 def _grid_of_one_line(target: Any, theta: torch.Tensor, size: Any, align_corners: Any = None) -> torch.Tensor:
-    """`affine_grid` by its definition: a product of grid points and matrices."""
-    target(theta.detach(), size, align_corners)  # raises the errors of the arguments
+    """Compute `affine_grid` by its definition: a product of grid points and matrices."""
+    target(theta.detach(), size, align_corners)  # raises the errors about the arguments
     lines, space = [], tuple(size)[2:]
     for dim, n in reversed(list(enumerate(space))):
         line = torch.linspace(-1, 1, n, dtype=theta.dtype, device=theta.device) if n != 1 else theta.new_zeros(1)

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def fill_of_new_memory(dtype: torch.dtype) -> int | float | bool:
-    """The value that fills uninitialised memory of a dtype; any constant is valid, as long as it is the same in every
+    """Returns the value that fills uninitialised memory of a dtype; any constant is valid, if it is the same in every
     run.
     """
     if not (torch_c.deterministic_algorithms() and torch_c.fills_new_memory()):
@@ -31,10 +31,10 @@ def fill_of_new_memory(dtype: torch.dtype) -> int | float | bool:
 
 
 def refuse_without_order(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Leave an operator without a deterministic form to eager, which raises or warns.
+    """Leave an operator without a deterministic form to eager, which raises an error or warns.
 
     Raises:
-        Unsupported: deterministic algorithms are required, and eager's kernel has none.
+        Unsupported: deterministic algorithms are required, and eager's kernel is not deterministic.
     """
     if not torch_c.deterministic_algorithms():
         return
@@ -95,7 +95,7 @@ _ON_A_GPU = frozenset(
     _embedding_bag_dense_backward
     """.split()
 )
-"""As listed in the documentation of `torch.use_deterministic_algorithms`."""
+"""Operators without a deterministic kernel on a GPU, from the documentation of `torch.use_deterministic_algorithms`."""
 _ONLY = {
     "put": _is_ordered_put,
     "scatter_reduce": _is_product,

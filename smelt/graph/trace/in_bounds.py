@@ -1,4 +1,4 @@
-"""Whether `as_strided` reads only elements of a tensor: graphs have no access to other memory."""
+"""Decides whether `as_strided` reads only elements of a tensor: graphs have no access to other memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smelt.shapes.size import known_at_most
 def lies_within(shape: Sequence[int], stride: Sequence[int], offset: int, val: TensorMeta) -> bool:
     """Whether all elements of a view are certainly among those of a tensor.
 
-    False if elements of the tensor may share memory, except along dimensions of stride 0.
+    The result is False if elements of the tensor may share memory, except along dimensions of stride 0.
     """
     if is_dense(val.shape, val.stride):
         return offset >= 0 and known_at_most(reach(shape, stride, offset), val.numel)
@@ -28,12 +28,12 @@ def lies_within(shape: Sequence[int], stride: Sequence[int], offset: int, val: T
 
 
 def distinct_offsets(shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
-    """Offsets of the elements in memory; elements repeated by stride 0 count once."""
+    """Returns the offsets of the elements in memory; elements that stride 0 repeats are listed once."""
     return element_offsets([1 if step == 0 else n for n, step in zip(shape, stride, strict=True)], stride, offset)
 
 
 def element_offsets(shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
-    """The offset of each element in memory, in row-major order."""
+    """Returns the offset of each element in memory, in row-major order."""
     found = numpy.array([offset])
     for size, step in zip(shape, stride, strict=True):
         found = (found[:, None] + numpy.arange(size) * step).reshape(-1)
@@ -41,4 +41,4 @@ def element_offsets(shape: Sequence[int], stride: Sequence[int], offset: int) ->
 
 
 _MAX_COMPARED_ELEMENTS = 1 << 20
-"""Elements of the largest tensor with gaps whose offsets are compared one by one."""
+"""Maximum number of elements of a tensor with gaps whose offsets are compared one by one."""

@@ -20,7 +20,9 @@ from smelt.graph.ir.storage_view import ViewedTensor
 
 
 def _in_place_form(name: str) -> Callable[..., Any]:
-    """The in-place method `name` of tensors, implemented by the view of the same name without its underscore."""
+    """Returns the in-place method `name` of tensors, implemented by the view of the same name without its
+    underscore.
+    """
     in_place, view = getattr(torch.Tensor, name), getattr(torch.Tensor, name.removesuffix("_"))
 
     def method(self: ViewedTensor, *args: Any, **kwargs: Any) -> ViewedTensor:
@@ -39,10 +41,10 @@ def _in_place_form(name: str) -> Callable[..., Any]:
 
 
 def _view_of(tensor: torch.Tensor, view: Callable[[], Any]) -> Any:
-    """The view with the tensor's history, if it has any, in any grad mode: nothing may depend on the mode later.
+    """Returns the view with the tensor's history, if it has any, in any grad mode, as the mode may change later.
 
-    Where autograd refuses to continue the tensor's history (one of several results whose base was written), a program
-    may still change its shape under no_grad.
+    If autograd refuses to continue the tensor's history (one of several results whose base was written), a program may
+    still change its shape under no_grad.
     """
     if not torch.is_grad_enabled() and not _history_continues(tensor):
         return view()
@@ -51,7 +53,9 @@ def _view_of(tensor: torch.Tensor, view: Callable[[], Any]) -> Any:
 
 
 def _history_continues(tensor: torch.Tensor) -> bool:
-    """Whether autograd continues the tensor's history: reading it rebuilds it after a write to the base, or raises."""
+    """Whether autograd continues the tensor's history: reading it rebuilds it after a write to the base, or raises an
+    error.
+    """
     try:
         _ = tensor.grad_fn
     except RuntimeError:
@@ -62,7 +66,7 @@ def _history_continues(tensor: torch.Tensor) -> bool:
 def _becomes_view(tensor: torch.Tensor) -> bool:
     """Whether the object may become a view.
 
-    It may not where autograd refuses the operation; nor under no_grad if it is no view, since its history keeps the old
+    It must not if autograd refuses the operation, or under no_grad if it is not a view, since its history keeps the old
     shape.
     """
     if not tensor.requires_grad:

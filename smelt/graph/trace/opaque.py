@@ -3,7 +3,7 @@
 They have no strides over memory that generated code could use. An operator that takes or returns one runs in eager, as
 one call between the compiled pieces of a graph (`nodes/eager_call.py`), so a trace needs only the result's layout,
 shape and dtype. The operator itself is run for these, once on an example without (stored) elements for each new kind of
-arguments. How many elements a sparse tensor stores is not known before the program runs.
+arguments. The number of elements that a sparse tensor stores is not known before the program runs.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def has_opaque(values: Sequence[Any]) -> bool:
 
 
 def opaque_answer(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The results of an operator that takes or returns opaque tensors, with a Layout for each tensor.
+    """Returns the results of an operator that takes or returns opaque tensors, with a Layout for each tensor.
 
     Raises:
         DataDependent: the result depends on values.
-        Unsupported: it writes to its arguments, or refuses the example.
+        Unsupported: the operator writes to its arguments, or refuses the example.
     """
     question = _METADATA_QUERIES.get(func)
     if question is not None:
@@ -52,7 +52,7 @@ def opaque_answer(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
         raise depends_on_values(f"{func}")
     if name_in_namespace(func) in _CHECKS:
         return None
-    if func is aten._coalesce.default:  # an example without elements is coalesced already
+    if func is aten._coalesce.default:  # an example without elements is already coalesced
         return args[0].storage_view.layout
     if op_info(func).kind is Kind.WRITE:
         raise Unsupported(f"{func} on a sparse or quantised tensor", why="a graph's values never change")
@@ -110,7 +110,7 @@ def _example(layout: Layout) -> torch.Tensor:
 
 
 def opaque_tensor(val: OpaqueMeta, device: torch.device) -> torch.Tensor:
-    """A tensor of this kind: sparse without elements, or quantised."""
+    """Returns a tensor of this kind: sparse without elements, or quantised."""
     if val.layout is torch.sparse_coo:
         sparse, dense = val.details
         return aten._sparse_coo_tensor_with_dims.default(
@@ -147,7 +147,9 @@ def _quantised(val: OpaqueMeta, device: torch.device) -> torch.Tensor:
 
 
 def stand_in(cls: type[ViewedTensor], val: OpaqueMeta) -> ViewedTensor:
-    """An object of a tensor class that C++ code treats as such a tensor, and that sends every operator to the class."""
+    """Returns an object of a tensor class that C++ code treats as such a tensor, and that sends every operator to the
+    class.
+    """
     if val.layout is torch.strided:
         made = torch.Tensor._make_wrapper_subclass(cls, val.shape, dtype=val.dtype, device=val.device)
     else:
@@ -170,7 +172,7 @@ _METADATA_QUERIES: dict[OpOverload, Any] = {
     aten.sparse_dim.default: _sparse_dims,
     aten.dense_dim.default: _dense_dims,
     aten.qscheme.default: lambda val: val.details[0],
-    # composite operators ask this to save work; their result is the same kind either way
+    # composite operators read this to save work; their result is of the same kind in both cases
     aten.is_coalesced.default: lambda val: False,
     aten.size.default: lambda val: list(val.shape),
     aten.sym_size.default: lambda val: list(val.shape),
@@ -191,7 +193,7 @@ _CHECKS = frozenset(
     ]
     + [f"_validate_sparse_{kind}_tensor_args" for kind in ("csr", "csc", "bsr", "bsc")]
 )
-"""Operators that only check their arguments, which the whole call does when it runs."""
+"""Operators that only check their arguments; the whole call makes these checks when it runs."""
 
 MAKERS = _CHECKS | frozenset(
     [f"{prefix}to_sparse{kind}" for prefix in ("", "_") for kind in ("", "_csr", "_csc", "_bsr", "_bsc")]
@@ -201,4 +203,4 @@ MAKERS = _CHECKS | frozenset(
     + ["quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic"]
     + ["_empty_affine_quantized", "_empty_per_channel_affine_quantized", "_make_per_tensor_quantized_tensor"]
 )
-"""Operators that make opaque tensors of others, or of nothing; and those that check their arguments."""
+"""Operators that make opaque tensors from others, or from none, and those that check their arguments."""

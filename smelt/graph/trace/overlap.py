@@ -1,4 +1,4 @@
-"""Tensors that overlap in memory, also of different storages, and which of them covers the others."""
+"""Finds tensors that overlap in memory, also of different storages, and the tensor that covers the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 def overlapping(examples: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Groups of indices of different tensors that overlap, directly or through others."""
+    """Returns groups of indices of different tensors that overlap, directly or through others."""
     by_memory: dict[Any, list[int]] = {}
     for i, example in enumerate(examples):
         by_memory.setdefault(_memory_of(example), []).append(i)
@@ -32,7 +32,9 @@ def overlapping(examples: Sequence[torch.Tensor]) -> list[list[int]]:
 
 
 def cover_of(group: Sequence[torch.Tensor]) -> int | None:
-    """The index of a dense tensor of which the others, of the same dtype, are views; None: there is none."""
+    """Returns the index of a dense tensor of which the others, of the same dtype, are views; None if no tensor covers
+    them.
+    """
     spans = [_span(tensor) for tensor in group]
     widest = (min(s for s, _ in spans), max(e for _, e in spans))
     size = group[0].dtype.itemsize
@@ -43,15 +45,15 @@ def cover_of(group: Sequence[torch.Tensor]) -> int | None:
 
 
 def address(tensor: torch.Tensor) -> int:
-    """The address of the first element; for a trace tensor relative to the beginning of its storage."""
+    """Returns the address of the first element; for a trace tensor relative to the beginning of its storage."""
     if type(tensor) is TraceTensor or not tensor.numel():
         return int(tensor.storage_offset()) * tensor.dtype.itemsize
     return tensor.data_ptr()
 
 
 def _memory_of(tensor: torch.Tensor) -> Any:
-    """The address space: a device, also between storages (NumPy and DLPack make several of one memory), or a trace
-    storage.
+    """Returns the address space: a device, also between storages (NumPy and DLPack make several of one memory), or a
+    trace storage.
     """
     if type(tensor) is TraceTensor:
         return id(tensor.storage_view.storage)
@@ -59,6 +61,6 @@ def _memory_of(tensor: torch.Tensor) -> Any:
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Addresses of the first byte and of the byte after the last."""
+    """Returns the addresses of the first byte and of the byte after the last."""
     start = address(tensor)
     return start, start + extent(tuple(tensor.shape), tuple(tensor.stride())) * tensor.dtype.itemsize

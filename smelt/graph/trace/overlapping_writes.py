@@ -34,13 +34,14 @@ def require_no_order(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs
     """Require that the result of a write operator does not depend on the order in which its kernel writes.
 
     Raises:
-        Unsupported: it does, or the operator is a library's and reads what it writes.
+        Unsupported: the result depends on the order, or the operator is a library's and reads memory that it writes.
     """
     if func in _ONE_VALUE or func in DRAWN_ALIKE:
         return
     for targets, others in _write_steps(func, info, args, kwargs):
         if any(map(overlaps_itself, targets)):
-            if func is aten.copy_.default and is_one_value(args[1]):  # compares sizes, so only where it matters
+            # this compares sizes, so it is done only if it matters
+            if func is aten.copy_.default and is_one_value(args[1]):
                 return
             if func is aten.copy_.default and _gives_each_address_one(args[0], args[1]):
                 continue
@@ -55,7 +56,7 @@ _ONE_VALUE = frozenset({aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default
 """Operators that write one value to all elements; the value is read before the first write."""
 
 DRAWN_ALIKE = DRAWING - {aten.bernoulli_.Tensor}
-"""Random operators that draw all elements from one distribution: it does not matter which of several
+"""Random operators that draw all elements from one distribution, so that it does not matter which of several elements
 an address keeps.
 """
 
@@ -74,12 +75,13 @@ def is_one_value(source: Any) -> bool:
 
 
 def _gives_each_address_one(target: ViewedTensor, source: Any) -> bool:
-    """Whether elements of the target that share memory get one and the same element of the source."""
+    """Whether elements of the target that share memory get the same element of the source."""
     if not isinstance(source, ViewedTensor) or source.storage_view.storage is target.storage_view.storage:
         return False
     (shape, written, _), (own, steps, _) = _numbers(target.storage_view.layout), _numbers(source.storage_view.layout)
     steps = tuple(0 if n == 1 else s for n, s in zip(own, steps, strict=True))
-    read = (0,) * (len(shape) - len(own)) + steps  # as the copy broadcasts it; whether it fits was checked
+    # strides after the copy's broadcast; it was checked before that the shapes fit
+    read = (0,) * (len(shape) - len(own)) + steps
     if written == read:
         return True
     if math.prod(shape) > _MAX_COMPARED_ELEMENTS:
@@ -90,7 +92,7 @@ def _gives_each_address_one(target: ViewedTensor, source: Any) -> bool:
 
 
 def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
-    """The argument that a call passes for the parameter `name` (its default if none)."""
+    """Returns the argument that a call passes for the parameter `name` (its default if none is passed)."""
     if name in kwargs:
         return kwargs[name]
     position = _parameter_positions(func)[name]
@@ -99,14 +101,16 @@ def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n
 
 @functools.cache
 def _parameter_positions(func: OpOverload) -> dict[str, int]:
-    """Positions of parameters by name, cached: torch makes new objects for the whole schema at each access."""
+    """Returns the positions of parameters by name, cached: torch makes new objects for the whole schema at each
+    access.
+    """
     return {parameter.name: i for i, parameter in enumerate(schema_of(func).arguments)}
 
 
 def written_tensors(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[ViewedTensor]:
-    """The tensors that a call writes to."""
+    """Returns the tensors to which a call writes."""
     return [tensor for name in info.written for tensor in _tensors(argument(func, args, kwargs, name))]
 
 
@@ -116,8 +120,8 @@ _Named = list[tuple[str, ViewedTensor]]
 def _write_steps(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[list[ViewedTensor], _Named]]:
-    """For each step of the operator: tensors that it writes, and (parameter, tensor) that it reads. Lists are processed
-    item by item.
+    """Yields for each step of the operator the tensors that it writes, and (parameter, tensor) that it reads. Lists are
+    processed item by item.
     """
     if not name_in_namespace(func).startswith("_foreach_"):
         given = [*zip(_parameter_positions(func), args, strict=False), *kwargs.items()]
@@ -156,7 +160,7 @@ def _reads_written(func: OpOverload, target: ViewedTensor, name: str, other: Vie
     """Whether a write to one element of the result changes an element of `other` from which another one is computed."""
     if target.storage_view.storage is not other.storage_view.storage:
         return False
-    if depends_on_strides(func):  # an operator of a library, of which nothing is known
+    if depends_on_strides(func):  # an operator of a library, about which nothing is known
         return True
     own, read = target.storage_view.layout, other.storage_view.layout
     if own is read and _in_place(func, name):
@@ -165,7 +169,7 @@ def _reads_written(func: OpOverload, target: ViewedTensor, name: str, other: Vie
 
 
 def _in_place(func: OpOverload, name: str) -> bool:
-    """Whether the operator may overwrite its argument `name`: element by element, or as its in-place form does."""
+    """Whether the operator may overwrite its argument `name`, element by element or as its in-place form does."""
     operator = name_in_namespace(func)
     if torch.Tag.pointwise in func.tags or operator in _POINTWISE or operator.startswith("_foreach_"):
         return True
@@ -204,7 +208,9 @@ _Numbers = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 def _windows(*layouts: _Numbers) -> list[list[tuple[int, int]]] | None:
-    """For each layout (start, length) in each of the blocks into which the strides divide the memory, or None."""
+    """Returns for each layout (start, length) in each of the blocks into which the strides divide the memory,
+    or None.
+    """
     moving = [{s: n for n, s in zip(shape, stride, strict=True) if n != 1 and s} for shape, stride, _ in layouts]
     steps = sorted({1}.union(*moving), reverse=True)
     if any(large % small for large, small in zip(steps, steps[1:], strict=False)):
@@ -226,5 +232,5 @@ def _windows(*layouts: _Numbers) -> list[list[tuple[int, int]]] | None:
 
 
 def _numbers(layout: Layout) -> _Numbers:
-    """Shape, strides and offset; symbolic ones are pinned to those of the example."""
+    """Returns shape, strides and offset; symbolic ones are pinned to those of the example."""
     return tuple(map(int, layout.val.shape)), tuple(map(int, layout.val.stride)), int(layout.offset)

@@ -1,8 +1,8 @@
 """The derivative of `torch.prod` on trace tensors: eager's formula counts the zeros of the input, which needs values.
 
-The formula that PyTorch traces instead never reads the result. Both agree for an input that is unchanged. For one that
-was written since (`x.data`, NumPy), eager's gradient combines the former result and the new elements, as the formula
-here does.
+The formula that PyTorch traces instead never reads the result. Both agree for an input that is unchanged. For an input
+that was written since (`x.data`, NumPy), eager's gradient combines the former result and the new elements, as does the
+formula of this module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def prod(
     *,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """`torch.prod` of a trace tensor, whose derivative reads the result wherever eager's does."""
+    """Compute `torch.prod` of a trace tensor, with a derivative that reads the result wherever eager's does."""
     product: torch.Tensor = _Product.apply(input, dim, keepdim, dtype)
     return product
 
@@ -57,7 +57,7 @@ class _Product(torch.autograd.Function):
         if not x.numel():
             return grad * (result / x).conj(), None, None, None
         zeros = (x == 0).sum()
-        whole = grad * (result / torch.where(zeros == 0, x, 1)).conj()  # a quotient by 0 would have a derivative itself
+        whole = grad * (result / torch.where(zeros == 0, x, 1)).conj()  # a quotient by 0 would itself have a derivative
         if ctx.dim is None:
             others = torch.where(zeros > 1, 0, _of_others(grad, x.reshape(-1), 0).reshape(x.shape))
         else:
@@ -66,7 +66,7 @@ class _Product(torch.autograd.Function):
 
 
 def _of_others(grad: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
-    """For each element: the gradient times the product of all other elements."""
+    """Returns for each element the gradient times the product of all other elements."""
     count = x.shape[dim]
     if count == 1:
         return grad.expand(x.shape)

@@ -1,7 +1,8 @@
-"""Sparse gradients in a trace: those of embeddings, which contain only the rows that were read.
+"""Sparse gradients in a trace: gradients of embeddings, which contain only the rows that were read.
 
-A trace tensor is always strided. One that stands for a sparse gradient has the dense values, for operators that compute
-with it, and in `storage_view.rows` the indices and values of the sparse tensor, which the backward finally returns.
+A trace tensor is always strided. A trace tensor that represents a sparse gradient has the dense values, for operators
+that compute with it, and in `storage_view.rows` the indices and values of the sparse tensor, which the backward finally
+returns.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from smelt.graph.ir.storage_view import Rows, ViewedTensor
 
 aten = torch.ops.aten
 Call = Callable[..., Any]
-"""`call(op, *args, **kwargs)` runs an operator in the trace."""
+"""Function `call(op, *args, **kwargs)` that runs an operator in the trace."""
 
 SUM, MEAN = 0, 1
 
 
 def from_rows(call: Call, size: Sequence[int], rows: Rows) -> ViewedTensor:
-    """A gradient of the given size: zeros, with the rows added at their indices."""
+    """Returns a gradient of the given size: zeros, with the rows added at their indices."""
     values, rows_read = rows.values, call(aten.view.default, rows.indices, [-1])
     if rows.but is not None:
         outer = [-1] + [1] * (values.ndim - 1)
@@ -35,10 +36,10 @@ def from_rows(call: Call, size: Sequence[int], rows: Rows) -> ViewedTensor:
 
 
 def of_coordinates(call: Call, size: Sequence[int], indices: ViewedTensor, values: ViewedTensor) -> ViewedTensor:
-    """`torch.sparse_coo_tensor(indices, values, size)` of a backward.
+    """Compute `torch.sparse_coo_tensor(indices, values, size)` in a backward.
 
     Raises:
-        Unsupported: the coordinates name more than rows.
+        Unsupported: the coordinates have more than one dimension.
     """
     if indices.ndim != 2 or indices.shape[0] != 1:
         raise Unsupported("a sparse gradient of single elements", why="only sparse rows are traced")
@@ -46,13 +47,14 @@ def of_coordinates(call: Call, size: Sequence[int], indices: ViewedTensor, value
 
 
 def of_bags(call: Call, args: Sequence[Any]) -> ViewedTensor:
-    """The sparse gradient of `embedding_bag`: each row read gets the gradient of its bag, scaled as in the forward.
+    """Returns the sparse gradient of `embedding_bag`: each row read gets the gradient of its bag, scaled as in the
+    forward.
 
     Args:
         args: all arguments of `aten._embedding_bag_backward`.
 
     Raises:
-        Unsupported: maxima, or gradients scaled by how often a row was read; eager has no sparse ones either.
+        Unsupported: maxima, or gradients scaled by the number of reads of a row, which are not sparse in eager either.
     """
     grad, indices, offsets, bags, sizes, _, rows, by_frequency, mode, _, factors, padding = args
     if by_frequency or mode not in (SUM, MEAN):
@@ -71,14 +73,14 @@ def of_bags(call: Call, args: Sequence[Any]) -> ViewedTensor:
 
 
 def bag_of_each(call: Call, offsets: ViewedTensor, count: int) -> ViewedTensor:
-    """For each of `count` positions the last bag that begins at or before it."""
+    """Returns for each of `count` positions the last bag that begins at or before it."""
     positions = call(aten.arange.default, count, dtype=offsets.dtype, device=offsets.device)
     after = call(aten.searchsorted.Tensor, offsets, positions, right=True)
     return call(aten.sub.Tensor, after, 1)
 
 
 def add_rows(call: Call, a: Rows, b: Rows) -> Rows | None:
-    """The sum of two sparse gradients; None where it has to be dense."""
+    """Returns the sum of two sparse gradients; None if it has to be dense."""
     if a.but != b.but or a.indices.dtype != b.indices.dtype:
         return None
     indices = call(aten.cat.default, [a.indices, b.indices], 1)

@@ -47,7 +47,7 @@ def _lift(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], reco
     if recorder is not None:
         return recorder.literal(value)
     traced = trace_like(value)
-    remember(traced, value.clone())  # the value may be in an array of the program, which may write to it
+    remember(traced, value.clone())  # the value may be in an array of the program, to which the program may write
     return traced
 
 
@@ -62,7 +62,7 @@ def _scalar(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
 
 
 def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """An operator whose results have a data-dependent number of rows."""
+    """Run an operator whose results have a data-dependent number of rows."""
     args, kwargs = as_traced(args, kwargs, recorder)
     measured = measure(func, args, kwargs)
     out = tensors_for(measured.answer)
@@ -76,7 +76,7 @@ def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
 
 
 def _lstsq(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """`linalg_lstsq`: values decide whether all matrices with more rows than columns have full rank, and so have
+    """Run `linalg_lstsq`: values decide whether all matrices with more rows than columns have full rank, and so have
     residuals.
     """
     args, kwargs = as_traced(args, kwargs, recorder)
@@ -90,14 +90,16 @@ def _lstsq(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], rec
 
 
 def _conjugate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Conjugate; the argument may be a number of the program, which the engine passes as a Python number."""
+    """Compute the conjugate; the argument may be a number of the program, which the engine passes as a Python
+    number.
+    """
     if not isinstance(args[0], torch.Tensor):
         return torch.tensor(args[0].conjugate())
     return ordinary(func, op_info(func), args, kwargs, recorder)
 
 
 def _lazy(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """A view whose values are the conjugates, or the negatives, of the memory's contents."""
+    """Returns a view whose values are the conjugates, or the negatives, of the memory's contents."""
     if not isinstance(args[0], torch.Tensor):
         return _conjugate(func, args, kwargs, recorder)
     view = as_traced(args, kwargs, recorder)[0][0].storage_view
@@ -130,7 +132,7 @@ def _select_masked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def _index(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Indexing; masks are replaced by the indices of their true elements."""
+    """Run an indexing operator; masks are replaced by the indices of their true elements."""
     indices = list(as_traced(tuple(args[1]), {}, recorder)[0])
     if any(map(_is_mask, indices)) and _rows_count(args):
         _refuse_misfits(as_traced(args[:1], {}, recorder)[0][0], indices)
@@ -140,8 +142,8 @@ def _index(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], rec
 
 
 def _refuse_misfits(tensor: TraceTensor, indices: Sequence[Any]) -> None:
-    """Require that masks have the shape of what they index: a wrong one may give valid indices, so no later check finds
-    it.
+    """Require that masks have the shape of the dimensions that they index: a wrong mask may give valid indices, so no
+    later check finds it.
 
     Raises:
         IndexError: as in eager. Unbacked sizes are not compared.
@@ -161,9 +163,9 @@ def _is_mask(index: Any) -> bool:
 
 
 def _rows_count(args: Sequence[Any]) -> bool:
-    """Whether the number of selected elements is needed: not where one number is written to all of them.
+    """Whether the number of selected elements is needed, which it is not if one number is written to all of them.
 
-    If that number requires gradients, its backward selects the elements, and cannot read their number any more.
+    If that number requires gradients, its backward selects the elements, and can no longer read their number.
     """
     return len(args) < 3 or not isinstance(args[2], torch.Tensor) or args[2].ndim > 0 or args[2].requires_grad
 
@@ -197,7 +199,7 @@ def _same_size(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
 
 
 def _unsafe_split(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Chunks that share memory with the whole without being views of it for autograd: slices."""
+    """Returns chunks that share memory with the whole without being views of it for autograd: slices."""
     tensor, sizes, dim = (argument(func, args, kwargs, a.name) for a in schema_of(func).arguments)
     length = tensor.shape[dim]
     if not isinstance(sizes, (list, tuple)):
@@ -213,7 +215,9 @@ def _unsafe_split(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 def _channel_shuffle(
     func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> Any:
-    """`channel_shuffle`: a tensor without elements is returned itself (as an alias), as there is nothing to move."""
+    """Run `channel_shuffle`: a tensor without elements is returned itself (as an alias), as there is nothing to
+    move.
+    """
     if same(args[0].numel(), 0):
         return propagate(aten.alias.default, args[:1], {}, recorder)
     return ordinary(func, op_info(func), args, kwargs, recorder)
@@ -228,7 +232,7 @@ def _same_storage(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 def _equal(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Whether two tensors are equal, which depends on values; C++ code asks it of constants that it has made itself."""
+    """Whether two tensors are equal, which depends on values; C++ code compares constants that it has made itself."""
     known = [known_value(x) if type(x) is TraceTensor else x for x in args]
     if known[0] is not None and known[1] is not None:
         return torch.equal(known[0], known[1])
@@ -236,7 +240,9 @@ def _equal(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], rec
 
 
 def _allclose(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Derivatives ask it of their gradients, and raise an error if it is false; the graph checks it instead."""
+    """Decide a condition of derivatives on their gradients, which raise an error if it is false; the graph checks it
+    instead.
+    """
     if recorder is None or not recorder.backward:
         raise depends_on_values(f"{func}")
     values = [argument(func, args, kwargs, a.name) for a in schema_of(func).arguments]
@@ -246,14 +252,14 @@ def _allclose(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def _repeats(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """As many indices as `output_size` says, or a data-dependent number."""
+    """Returns as many indices as `output_size` specifies, or a data-dependent number."""
     if kwargs.get("output_size") is None:
         return _measure(func, args, kwargs, recorder)
     return ordinary(func, op_info(func), args, kwargs, recorder)
 
 
 def _set(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """The tensor becomes a view of another one's memory, but keeps its own conjugation and negation."""
+    """Make the tensor a view of another one's memory, with its own conjugation and negation."""
     tensor, ((source,), _) = args[0], as_traced(args[1:2], {}, recorder)
     if tensor.storage_view.conjugate is not source.storage_view.conjugate:
         source = propagate(aten._conj.default, (source,), {}, recorder)
@@ -283,7 +289,7 @@ def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
 
 
 def _strided(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Fresh memory with gaps or overlaps is a view of memory without: the graph's own values have neither."""
+    """Returns fresh memory with gaps or overlaps as a view of memory without: the graph's own values have neither."""
     shape, stride = args[-2:]
     if is_dense(shape, stride):
         return ordinary(func, op_info(func), args, kwargs, recorder)
@@ -293,7 +299,7 @@ def _strided(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
 
 
 def _scattered(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Scatter: eager writes to a copy with the tensor's strides (dense if one is 0); in windows one write changes
+    """Run a scatter: eager writes to a copy with the tensor's strides (dense if one is 0); in windows one write changes
     several.
     """
     (value,), _ = as_traced(args[:1], {}, recorder)
@@ -308,12 +314,12 @@ def _scattered(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
 def _scattered_strided(
     func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> Any:
-    """A write to a strided view of a copy: the kernel counts its offset from the beginning of the caller's storage.
+    """Run a write to a strided view of a copy: the kernel counts its offset from the beginning of the caller's storage.
 
     The storages of an input and of a value of the graph begin elsewhere than in eager.
     """
     (value, src, *where), kwargs = as_traced(args, kwargs, recorder)
-    infer_meta(func, (value, src, *where), kwargs)  # raises what eager refuses
+    infer_meta(func, (value, src, *where), kwargs)  # raises the errors of arguments that eager refuses
     layout = value.storage_view.layout
     shape, stride = layout.val.shape, layout.val.stride
     if may_overlap(shape, stride):
@@ -405,7 +411,9 @@ SPECIAL |= {
 
 
 def _batch_norm(args: tuple[Any, ...]) -> Call:
-    """`native_batch_norm` writes its running statistics, but its schema does not say so; that of the others does."""
+    """Rewrite `native_batch_norm`, which writes its running statistics without a mention in its schema, as an operator
+    with the right schema.
+    """
     x, weight, bias, mean, var, training, momentum, eps = args
     if not training:
         return aten._native_batch_norm_legit_no_training.default, (x, weight, bias, mean, var, momentum, eps)
@@ -415,7 +423,9 @@ def _batch_norm(args: tuple[Any, ...]) -> Call:
 
 
 def _batch_norm_backward(args: tuple[Any, ...]) -> Call:
-    """Training does not read the running statistics: without them nothing has to keep them alive."""
+    """Rewrite the backward: training does not read the running statistics, and without them nothing has to keep them
+    alive.
+    """
     if args[7]:
         args = (*args[:3], None, None, *args[5:])
     return aten.native_batch_norm_backward.default, args
@@ -424,7 +434,7 @@ def _batch_norm_backward(args: tuple[Any, ...]) -> Call:
 def _cudnn_batch_norm(
     func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> tuple[Any, ...]:
-    """The library's batch norm as the native one, plus an empty reserve."""
+    """Run the library's batch norm as the native one, plus an empty reserve."""
     native, given = _batch_norm(tuple(args))
     out, mean, rstd = propagate(native, given, {}, recorder)
     options = {"dtype": torch.uint8, "device": args[0].device}
@@ -439,7 +449,7 @@ def _cudnn_batch_norm_backward(args: tuple[Any, ...]) -> Call:
 
 SPECIAL |= {
     aten.cudnn_batch_norm.default: _cudnn_batch_norm,
-    # of equivalent kernels, which eager chooses by the values of lengths, torch's own is used always
+    # of equivalent kernels, among which eager chooses by the values of lengths, torch's own is always used
     **{
         getattr(packet, overload): lambda *_: False
         for packet in (getattr(aten, f"_use_{library}_ctc_loss", None) for library in ("cudnn", "miopen"))
@@ -448,7 +458,7 @@ SPECIAL |= {
     },
 }
 REWRITES |= {
-    # a composition of views, which may move nothing; but the CPU kernel returns new memory
+    # a composition of views, which may move no element; but the CPU kernel returns new memory
     aten.native_channel_shuffle.default: lambda args: (aten.channel_shuffle.default, args),
     aten.cudnn_batch_norm_backward.default: _cudnn_batch_norm_backward,
     aten.native_batch_norm.default: _batch_norm,

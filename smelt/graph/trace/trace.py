@@ -1,8 +1,8 @@
 """The trace tensor: a tensor without data on which PyTorch programs run to learn metadata, or to be recorded.
 
 Capture runs one torch function at a time on trace tensors and reads the result's metadata. Autograd runs a whole graph
-under a `TraceMode` with a recorder, which records every operator. Both use `propagate`: it asks `infer` for the
-results' metadata and keeps track of which tensors share memory.
+under a `TraceMode` with a recorder, which records every operator. Both use `propagate`: it gets the results' metadata
+from `infer` and records which tensors share memory.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ _data: Any = torch.Tensor.data
 
 
 class _Text(threading.local):
-    """`refuse`, if set, is called when the text (`str`, `repr`) of a trace tensor is requested, and raises. It is set
-    while code of the program runs.
+    """Per-thread state of the text of trace tensors. `refuse`, if set, is called when the text (`str`, `repr`) of one
+    is requested, and raises an error. It is set while code of the program runs.
     """
 
     refuse: Callable[[], None] | None = None
@@ -172,7 +172,7 @@ class Recorder(Protocol):
     """Records operators in a graph. Storage views carry the recorder's values in `node`.
 
     Attributes:
-        backward: the autograd engine is running.
+        backward: whether the autograd engine is running.
     """
 
     backward: bool
@@ -192,10 +192,12 @@ class Recorder(Protocol):
         """Record an operator that writes to the arguments that `info` names. `outputs`: its fresh results."""
 
     def constant(self, tensor: torch.Tensor) -> TraceTensor:
-        """The trace tensor for a real tensor that the traced program uses; the same object at each call."""
+        """Returns the trace tensor for a real tensor that the traced program uses; the same object at each call."""
 
     def literal(self, tensor: torch.Tensor) -> TraceTensor:
-        """The trace tensor for a real tensor that the program has just made from numbers (`torch.tensor([1, 2])`)."""
+        """Returns the trace tensor for a real tensor that the program has just made from numbers
+        (`torch.tensor([1, 2])`).
+        """
 
     def expect_close(self, a: TraceTensor, b: TraceTensor, rtol: float, atol: float, equal_nan: bool) -> None:
         """Record a check: later reads of the memory of `a` raise an error if `a` and `b` are not close."""
@@ -205,7 +207,7 @@ class TraceMode(TorchDispatchMode):
     """While active, every operator, also one without tensor arguments, makes trace tensors.
 
     Args:
-        recorder: gets each operator; None to only propagate metadata.
+        recorder: records each operator; None: metadata is only propagated.
     """
 
     def __init__(self, recorder: Recorder | None = None) -> None:
@@ -227,10 +229,10 @@ class TraceMode(TorchDispatchMode):
 
 
 def trace_like(source: torch.Tensor | TensorMeta, requires_grad: bool | None = None) -> TraceTensor:
-    """A trace tensor with the metadata of `source` and a storage of its own (offset 0).
+    """Returns a trace tensor with the metadata of `source` and a separate storage (offset 0).
 
     Raises:
-        Unsupported: the tensor is not a plain strided one.
+        Unsupported: the tensor is not a plain strided tensor.
     """
     if isinstance(source, torch.Tensor):
         if requires_grad is None:
@@ -265,7 +267,7 @@ class _EarlierComputation(torch.autograd.Function):
 
 
 def computed_before(leaf: TraceTensor) -> TraceTensor:
-    """A copy of `leaf` that has a history, as the caller's input has: it may be written in place."""
+    """Returns a copy of `leaf` that has a history, as the caller's input has, so that it may be written in place."""
     with torch.enable_grad():
         out: TraceTensor = _EarlierComputation.apply(leaf)
     return out
@@ -307,7 +309,7 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def _is_opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> bool:
-    """Whether the operator takes or returns opaque tensors; not where a backward returns sparse rows (`sparse`)."""
+    """Whether the operator takes or returns opaque tensors; False if a backward returns sparse rows (`sparse`)."""
     if name_in_namespace(func) in MAKERS:
         return recorder is None
     if kwargs.get("layout", torch.strided) not in (None, torch.strided):
@@ -348,7 +350,7 @@ SPECIAL: dict[OpOverload, Rule] = {}
 """Rules that replace metadata inference; `special_operators` and `collectives` add them."""
 
 REWRITES: dict[OpOverload, Callable[[tuple[Any, ...]], Call]] = {}
-"""Operators that are rewritten as another one."""
+"""Operators that are rewritten as another operator."""
 
 
 def ordinary(
@@ -413,14 +415,15 @@ _SIZE_QUERIES: dict[OpOverload, Callable[..., Any]] = {
     aten.sym_stride.int: lambda layout, dim: layout.val.stride[dim],
     aten.sym_numel.default: lambda layout: layout.val.numel,
     aten.sym_storage_offset.default: lambda layout: layout.offset,
-    aten.size.default: lambda layout: list(map(int, layout.val.shape)),  # as plain numbers, which pins them
+    # the sizes become plain numbers, which pins them
+    aten.size.default: lambda layout: list(map(int, layout.val.shape)),
     aten.stride.default: lambda layout: list(map(int, layout.val.stride)),
 }
 """Queries that C++ code makes of a tensor with symbolic sizes."""
 
 
 def tensors_for(answer: Any) -> Any:
-    """The result with a new trace tensor for each layout; other values unchanged."""
+    """Returns the result with a new trace tensor for each layout; other values unchanged."""
     if type(answer) is Layout:
         return TraceTensor(StorageView(answer))
     if isinstance(answer, (list, tuple)):
@@ -430,7 +433,8 @@ def tensors_for(answer: Any) -> Any:
 
 def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> Any:
     parent = args[0].storage_view
-    if func is aten.as_strided.default:  # counts from the storage, whatever view it is called on
+    # offsets count from the storage's beginning, for any view on which it is called
+    if func is aten.as_strided.default:
         parent = root_of_dtype(parent)
         args, kwargs = (args[0], args[1], args[2], answer.offset), {}
     if type(answer) is Layout:
@@ -439,7 +443,8 @@ def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answ
 
 
 def root_of_dtype(view: StorageView) -> StorageView:
-    """The root of the view's storage; where that has another dtype, the first of the view's parents with its dtype.
+    """Returns the root of the view's storage; if that has another dtype, the first of the view's parents with its
+    dtype.
 
     Offsets and strides count elements of this dtype, and a view of the root would have the root's.
     """
@@ -452,7 +457,7 @@ def root_of_dtype(view: StorageView) -> StorageView:
 
 
 def root_of(view: StorageView) -> StorageView:
-    """The root of the view's storage, without history if the view has none, with the view's version counter."""
+    """Returns the root of the view's storage, without history if the view has none, with the view's version counter."""
     root, top = view.storage.root, view
     assert root is not None
     while top.parent is not None:
@@ -466,7 +471,9 @@ def root_of(view: StorageView) -> StorageView:
 
 
 def _history(view: StorageView, behind: StorageView) -> tuple[bool, int | None]:
-    """Whether the view is detached from `behind`, one of its parents, and the last version counter in between."""
+    """Returns whether the view is detached from `behind`, one of its parents, and the last version counter in
+    between.
+    """
     detached, apart = False, None
     while view is not behind:
         step, parent = view.step, view.parent
@@ -507,7 +514,7 @@ def _expect_shape_of_history(func: OpOverload, target: Any, args: Sequence[Any])
     """Stop tracking the values of a written tensor.
 
     Raises:
-        Unsupported: its history has another shape.
+        Unsupported: the tensor's history has another shape.
     """
     forget(target)
     if type(target) is TraceTensor and target.storage_view.storage.reshaped and torch.is_grad_enabled():
@@ -528,11 +535,11 @@ def _write_unrecorded(
 
 
 def resize_out(target: TraceTensor, val: TensorMeta) -> TraceTensor | None:
-    """Resize an `out=` without elements to the result's shape: returns a tensor of that shape, None if it has it
-    already.
+    """Resize an `out=` without elements to the result's shape; returns a tensor of that shape, or None if the `out=`
+    already has it.
 
     Raises:
-        Unsupported: it has elements, in another shape.
+        Unsupported: the `out=` has elements, in another shape.
     """
     if val.shape == target.storage_view.layout.val.shape:
         return None
@@ -546,7 +553,7 @@ def resize_out(target: TraceTensor, val: TensorMeta) -> TraceTensor | None:
 def as_traced(
     args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """The arguments with every real tensor replaced by a trace tensor."""
+    """Returns the arguments with every real tensor replaced by a trace tensor."""
     if any(map(_is_real, args)):
         args = tuple([_traced(a, recorder) for a in args])
     if kwargs and any(map(_is_real, kwargs.values())):
@@ -555,7 +562,7 @@ def as_traced(
 
 
 def _is_real(value: Any) -> bool:
-    """Whether it is, or a list or tuple contains, a real tensor."""
+    """Whether the value is, or is a list or tuple that contains, a real tensor."""
     kind = type(value)
     if kind is TraceTensor:
         return False
@@ -607,11 +614,11 @@ _TENSOR_FORMS: dict[OpOverload, OpOverload] = {
     aten.div.Tensor: aten.div.Tensor,
     aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
 }
-"""Operators of a tensor and a number, with those of two tensors."""
+"""For operators of a tensor and a number, the operator of two tensors."""
 
 
 def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """`x.t_()` and similar: the tensor object becomes a view of its former storage view."""
+    """Run `x.t_()` or a similar operator: the tensor object becomes a view of its former storage view."""
     view = op_info(func).functional
     if view is None:
         raise Unsupported(f"{func} cannot be traced", why="it changes a tensor's shape in place")
@@ -621,7 +628,7 @@ def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def note_new_shape(func: OpOverload, tensor: TraceTensor) -> None:
-    """Note that the shape of a tensor is about to change in place; if it is a view, later writes are restricted.
+    """Record that the shape of a tensor is about to change in place; if it is a view, later writes are restricted.
 
     Raises:
         Unsupported: the view's history would have to be rebuilt.

@@ -1,7 +1,7 @@
 """Reads of values in a trace: `.item()`, `nonzero` and similar operators give unbacked numbers, known only at run time.
 
-A trace that supports reads states this with `reading(numbers)`, and keeps the numbers. Without it the operators raise
-`DataDependent`, as they need values.
+A trace that supports reads enters the context `reading(numbers)`, and keeps the numbers. Outside of this context the
+operators raise `DataDependent`, as they need values.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Numbers(Protocol):
         """The owner of the numbers' symbols."""
 
     def identity(self, tensor: Any) -> Hashable:
-        """A key for the contents of a tensor until the next write."""
+        """Returns a key for the contents of a tensor until the next write."""
 
     def origin(self) -> Origin:
-        """The present step and line of the program."""
+        """Returns the present step and line of the program."""
 
     def read(self, number: Size | Real, tensor: Any) -> None:
-        """Note a new number: the value of `tensor`."""
+        """Record a new number: the value of `tensor`."""
 
     def read_size(self, number: Size, tensor: Any, dim: int) -> None:
-        """Note a new number: the size of dimension `dim` of `tensor`."""
+        """Record a new number: the size of dimension `dim` of `tensor`."""
 
 
 _thread = threading.local()
@@ -70,10 +70,10 @@ def reading(numbers: Numbers | None) -> Iterator[None]:
 
 
 def current(what: str) -> Any:
-    """The `Numbers` object that keeps the numbers read in the present context (see `reading`).
+    """Returns the `Numbers` object that keeps the numbers read in the present context (see `reading`).
 
     Raises:
-        DataDependent: there is none.
+        DataDependent: the present context does not support reads.
     """
     numbers = getattr(_thread, "numbers", None)
     if numbers is None:
@@ -85,7 +85,7 @@ def current(what: str) -> Any:
 
 
 def read_scalar(tensor: ViewedTensor, what: str) -> Size | Real:
-    """The value of a tensor of one element as a number."""
+    """Returns the value of a tensor of one element as a number."""
     val = tensor.storage_view.layout.val
     numbers = current(what)
     if val.dtype is torch.bool or val.dtype.is_complex:
@@ -111,7 +111,7 @@ class Measured(NamedTuple):
         answer: the inferred layouts.
         shows: the index of a result that has `rows` as a size; None: the only result.
         rows: the number.
-        new: the number was not read before.
+        new: whether the number was not read before.
         dim: the dimension of that result.
     """
 
@@ -123,7 +123,7 @@ class Measured(NamedTuple):
 
 
 def measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Measured:
-    """The result of an operator of `MEASURED`.
+    """Returns the result of an operator of `MEASURED`.
 
     Raises:
         DataDependent: values cannot be read now.
@@ -132,7 +132,7 @@ def measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def _count(func: OpOverload, key: Hashable, tensor: Any, low: int, high: IntLike | None) -> tuple[Size, bool]:
-    """(number of rows, whether it is new)."""
+    """Returns (number of rows, whether it is new)."""
     numbers = current(f"{func}")
     key = (key, numbers.identity(tensor))
     known = numbers.known.get(key)
@@ -176,14 +176,18 @@ def _unique(func: OpOverload, given: dict[str, Any]) -> Measured:
 
 
 def _with_outer_dim(val: TensorMeta, dim: int, count: Size) -> Layout:
-    """`val` with size `count` in `dim`, which is outermost in memory: the kernel selects slices and moves them back."""
+    """Returns `val` with size `count` in `dim`, which is outermost in memory: the kernel selects slices and moves them
+    back.
+    """
     others = without(val.shape, dim)
     first, *steps = contiguous_stride((count, *others))  # type: ignore[arg-type]
     return fresh(val, (*others[:dim], count, *others[dim:]), None, (*steps[:dim], first, *steps[dim:]))
 
 
 def _ctc_loss(func: OpOverload, given: dict[str, Any]) -> Measured:
-    """The table of probabilities has two columns plus one for each element of the longest target."""
+    """Measure `ctc_loss`: the table of probabilities has two columns plus one for each element of the longest
+    target.
+    """
     val = val_of(given["log_probs"])
     batch, steps = (val.shape[1], val.shape[0]) if val.ndim == 3 else (1, val.shape[0])
     columns, new = _count(func, "longest", given["target_lengths"], 1, None)
@@ -200,7 +204,7 @@ def _repeats(func: OpOverload, given: dict[str, Any]) -> Measured:
 
 
 def _lstsq(func: OpOverload, given: dict[str, Any]) -> Measured:
-    """A residual for each right-hand side if the matrix has full rank, else none."""
+    """Measure `lstsq`: it has a residual for each right-hand side if the matrix has full rank, else none."""
     solution, rank, values = without_residuals(func, given)
     val = val_of(given["b"])
     count, new = _count(func, "residuals", given["self"], 0, val.shape[-1])
@@ -236,8 +240,8 @@ MEASURED: dict[OpOverload, Callable[[OpOverload, dict[str, Any]], Measured]] = {
 
 
 def check_elements(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Have compiled code check that the reduced dimensions have elements: eager raises an error for
-    an empty extremum.
+    """Make compiled code check that the reduced dimensions have elements: eager raises an error for an empty
+    extremum.
     """
     values = given(func, args, kwargs)
     val = val_of(values["self"])
@@ -269,7 +273,7 @@ NEED_ELEMENTS = frozenset(
 
 
 def require(cond: Any, text: str, error: str = "RuntimeError") -> None:
-    """`torch._check(cond, lambda: text)` in a graph; the condition may be symbolic.
+    """Apply `torch._check(cond, lambda: text)` in a graph; the condition may be symbolic.
 
     Raises:
         Exception: of the class named `error`: the condition is false.

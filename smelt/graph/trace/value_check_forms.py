@@ -1,6 +1,6 @@
 """Torch functions whose C++ code reads values (to check, warn or choose a formula), in a form without such reads.
 
-Where eager checks the values, the graph does.
+If eager checks the values, the graph checks them as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from smelt.graph.trace import product_gradients
 
 
 def in_checked_form(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-    """The function to call instead of the torch function or method of this name; None: no other form is needed."""
+    """Returns the function to call instead of the torch function or method of this name; None if no other form is
+    needed.
+    """
     form = _FORMS.get(name)
     if form is None:
         return None
@@ -43,7 +45,9 @@ def _cov(
     fweights: torch.Tensor | None = None,
     aweights: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`torch.cov` with weights, in the order of operations of PyTorch (aten/src/ATen/native/Correlation.cpp)."""
+    """Compute `torch.cov` with weights, in the order of operations of PyTorch
+    (aten/src/ATen/native/Correlation.cpp).
+    """
     rows = x.reshape(1, -1) if x.dim() < 2 else x
     count = rows.shape[1]
     given = [(name, w) for name, w in (("fweights", fweights), ("aweights", aweights)) if w is not None]
@@ -67,7 +71,7 @@ _FLOATING = {"fweights": False, "aweights": True}
 
 
 def _is_floating(x: torch.Tensor) -> bool | None:
-    """Whether the tensor contains floating point numbers; None: neither those nor integers."""
+    """Whether the tensor contains floating point numbers; None if it contains neither those nor integers."""
     if x.dtype.is_complex or x.dtype is torch.bool:
         return None
     return x.dtype.is_floating_point
@@ -78,7 +82,9 @@ def _has_weights(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """`index_fill` by a mask: the formula of its derivative needs `unique` indices, and a mask has each once."""
+    """Compute `index_fill` by a mask: the formula of its derivative needs `unique` indices, and a mask has each
+    once.
+    """
     shape = x.shape if x.dim() else [1]
     chosen = torch.zeros(shape[dim], dtype=torch.bool, device=x.device).index_fill(0, index, True)
     chosen = chosen.reshape([-1 if d == dim % len(shape) else 1 for d in range(len(shape))])
