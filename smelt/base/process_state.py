@@ -193,7 +193,7 @@ def interrupts_compilation() -> bool:
     """Whether this thread runs a signal handler that interrupted a compilation.
 
     Such a handler compiles nothing: the interrupted compilation may have acquired locks (smelt's or an executor's) that
-        are not released before the handler returns.
+    are not released before the handler returns.
     """
     return _drawn.interrupted
 
