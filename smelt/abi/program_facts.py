@@ -39,7 +39,7 @@ class ProgramFacts:
     """A report on the forward or backward of one graph.
 
     Attributes:
-        units: in execution order.
+        units: the units in execution order.
         types: types of the values that units read or make, by name.
         sources: texts of kernels by name.
         memory: number of bytes of intermediates and results after each unit.

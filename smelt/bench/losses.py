@@ -37,7 +37,7 @@ def mean_loss(output: Any, batch: Batch) -> Tensor:
     """Returns the sum of the outputs' means: of a tensor, of each item of a sequence or dictionary, of a distribution's
     mean.
 
-    An empty tensor (no boxes were found) counts as zero.
+    The mean of an empty tensor (no boxes were found) is zero.
     """
     if isinstance(output, Tensor):
         numbers = output if output.is_floating_point() else output.float()

@@ -37,7 +37,7 @@ class Run:
     Args:
         contenders: names of the contenders: eager first, the judged one last.
         command: the command line, kept with the results.
-        json_file: where the results are kept, rewritten after every row.
+        json_file: path of the file with the results, rewritten after every row.
         jobs: number of rows that are measured at the same time. Each gets an equal share of the cores; steps are timed
             one row at a time. Rows that run out of memory because of the others are measured a second time at the end,
             one by one.

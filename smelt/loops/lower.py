@@ -195,7 +195,7 @@ def _widened(node: Node, atomic_words: bool) -> list[Node]:
     values.
 
     Low-precision floats are added in float32, to be rounded once; narrow integers and bools in 32 bits if atomics need
-    that (the conversion reduces modulo 2^width; a sum of bools tells whether any is true); single float32 elements in
+    that (the conversion reduces modulo 2^width; a sum of bools is true if any of them is); single float32 elements in
     float64 on a GPU, for eager's precision: its kernel sorts the additions by target element and sums those of one
     target as a tree.
     """

@@ -25,7 +25,9 @@ from smelt.graph.ir.symint import has_size
 
 
 class Kind(enum.Enum):
-    """How a primitive's result depends on its operands. The partitioner and the loops stage choose by kind."""
+    """The way in which a primitive's result depends on its operands. The partitioner and the loops stage choose by
+    kind.
+    """
 
     POINTWISE = "pointwise"
     REDUCTION = "reduction"

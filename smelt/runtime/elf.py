@@ -18,7 +18,9 @@ _SHARED_OBJECT = 3
 
 
 def problem_of(image: bytes) -> str | None:
-    """Describe the error in a shared object's bytes; None if there is none. Only ELF, Linux's format, is checked."""
+    """Describe the error in a shared object's bytes, or return None if they are correct. Only ELF, Linux's format, is
+    checked.
+    """
     if not sys.platform.startswith("linux"):
         return None
     if len(image) < _HEADER.size or image[:6] != b"\x7fELF\x02\x01":

@@ -1,6 +1,6 @@
 """The functions with which generated host programs launch kernels: `Table`, `launch`, `launch_short`.
 
-A table holds the base pointers that a kernel `void f(char **P)` indexes. `launch` releases the GIL; `launch_short`
+A table contains the base pointers that a kernel `void f(char **P)` indexes. `launch` releases the GIL; `launch_short`
 keeps it, for kernels so short that another thread would not profit. Tables do not own memory: the program keeps the
 tensors alive.
 """

@@ -2,10 +2,10 @@
 
 Outputs, saved activations and gradients must be fresh tensors, because users and autograd keep them. malloc returns
 blocks of that size to the system when they are freed, so each step of training touches new pages: an eager step of
-BERT-base (batch 4x64) takes 70,000 page faults, 1.75 us each under virtualisation. Here a freed block (the last
-reference to its storage is gone, on any thread) is reused, merged with its free neighbours; pages are returned to the
-system when less memory is needed (docs/decisions, "Outputs are recycled"). The functions of `fresh` take a third of the
-time of `torch.empty_strided`.
+BERT-base (batch 4x64) takes 70,000 page faults, 1.75 us each under virtualisation. In this heap a freed block (the last
+reference to its storage was dropped, on any thread) is reused, merged with its free neighbours; pages are returned to
+the system when less memory is needed (docs/decisions, "Outputs are recycled"). The functions of `fresh` take a third of
+the time of `torch.empty_strided`.
 
 A storage can be resized like one of torch's own allocator, which then allocates the new memory; see `offer_resizing`.
 """

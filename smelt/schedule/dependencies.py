@@ -55,7 +55,7 @@ def row_major(shape: Sequence[IntLike]) -> tuple[IntLike, ...]:
 
 
 class Tracer:
-    """An `Ops` handler that records which stored buffers a body reads and what it costs. Its values are None.
+    """An `Ops` handler that records the stored buffers that a body reads and its cost. Its values are None.
 
     With a `limit` it counts the evaluations of generated code: a value that was already computed under the conditions
     of a use, or under a subset of them, is not counted a second time.

@@ -452,7 +452,7 @@ class _Guesses:
 
 
 def _change_guess(difference: IntLike, sign: str) -> None:
-    """Change the example of an unbacked number so that `0 <sign> difference` holds."""
+    """Change the example of an unbacked number so that `0 <sign> difference` is true."""
     change = (sign in ("!=", "<")) - hint(difference)
     for monomial, c in difference.terms if isinstance(difference, Size) else ():
         symbol = monomial[0] if len(monomial) == 1 else None

@@ -125,8 +125,8 @@ class ReadTwice:
         """Returns eager's gradients by primal, with a history.
 
         Raises:
-            RuntimeError: there is no graph to rerun, the inputs are gone (None), or the memory of one was replaced and
-                not saved.
+            RuntimeError: there is no graph to rerun, the inputs no longer exist (None), or the memory of one was
+                replaced and not saved.
         """
         double_backward, known = self._double_backward, {*self.remembered, *self.kept_where(hooked)}
         if (

@@ -45,8 +45,8 @@ def partition(module: fx.GraphModule, joint: Joint, options: Options) -> tuple[f
     """Returns (forward, backward); backward is None when nothing is differentiable: then forward may be a whole
     training step.
 
-    Forward: primals (and seeds) in; the joint graph's forward outputs, then the saved values, out. Its
-    `meta["saved"]` holds a Saved for each of these. Backward: saved values, then tangents in; gradients out.
+    Forward: primals (and seeds) in; the joint graph's forward outputs, then the saved values, out. Its `meta["saved"]`
+    has a Saved for each of these. Backward: saved values, then tangents in; gradients out.
 
     Args:
         module: the prim graph of the joint graph: same placeholders, same outputs.

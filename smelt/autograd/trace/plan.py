@@ -84,7 +84,7 @@ class Mutation:
     """An input that the program writes.
 
     Attributes:
-        input: its index.
+        input: index of the input.
         grad: whether the write is part of the differentiable computation, so that the new value carries gradients.
         counted: number of writes that the input's version counter sees; writes through `.data` are not counted.
     """
@@ -141,7 +141,7 @@ class Joint:
     the saved values; the backward takes the numbers of `reads` after `sizes`.
 
     Attributes:
-        module: the graph. The output node's meta holds the TensorMeta that eager would give each output.
+        module: the graph. The output node's meta has the TensorMeta that eager would give each output.
         num_primals: number of inputs of the traced function.
         num_outputs: number of program outputs (fresh user outputs and bases of views).
         mutations: written inputs, in the order of their values in the graph's outputs.

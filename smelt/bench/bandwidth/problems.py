@@ -48,7 +48,7 @@ class Problem:
 
     Args:
         function: the program that is compiled; its result is one tensor.
-        inputs: its arguments. With `train`, those of floating point get gradients.
+        inputs: its arguments. With `train`, floating-point inputs get gradients.
         moved: number of bytes that have to be moved.
         train: whether the backward follows.
     """

@@ -39,7 +39,7 @@ class Run:
         command: the command line, kept with the figures.
         seconds: maximum duration of the run. An unfinished problem is left for `resume`.
         limit: maximum number of seconds that one problem may take.
-        json_file: where the figures are kept, rewritten after every problem.
+        json_file: path of the file with the figures, rewritten after every problem.
         resume: continue the run in `json_file`.
     """
 

@@ -35,7 +35,7 @@ class Run:
         sample: number of them to take, spread evenly over the list; None: all.
         jobs: number of architectures that are examined at the same time. Each gets an equal share of the cores.
         command: the command line, kept with the results.
-        json_file: where the results are kept, rewritten after every row.
+        json_file: path of the file with the results, rewritten after every row.
         resume: continue the run in `json_file`.
     """
 

@@ -1,7 +1,7 @@
 """The program of each rank: `torchrun ... -m smelt.bench.distributed.ranks TASK.json RESULT.json`.
 
-TASK.json holds the fields of `Task`. Rank 0 writes the figures of `measured` into RESULT.json. A rank that fails writes
-RESULT.json.RANK with the error and ends with exit code 1; torchrun then ends the others.
+TASK.json contains the fields of `Task`. Rank 0 writes the figures of `measured` into RESULT.json. A rank that fails
+writes RESULT.json.RANK with the error and ends with exit code 1; torchrun then ends the others.
 """
 
 from __future__ import annotations

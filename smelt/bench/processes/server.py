@@ -33,12 +33,12 @@ LIBRARIES = {
 """Modules to import before the first task, because their import is slow, by the package that a workload needs."""
 
 COMPILER = "smelt"
-"""If `packages` contains this name, the compiler of this project is imported as well, for runs that do not measure cold
+"""Name in `packages` with which the compiler of this project is imported as well, for runs that do not measure cold
 starts.
 """
 
 OPTIMIZERS = "torch.optim"
-"""If `packages` contains this name, an optimizer is created: the first one of a process makes PyTorch import its
+"""Name in `packages` with which an optimizer is created: the first optimizer of a process makes PyTorch import its
 compiler, which takes 1.5 s.
 """
 

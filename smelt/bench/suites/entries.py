@@ -1,12 +1,12 @@
 """The 163 models of the PyTorch 2.0 announcement as workloads: 46 Hugging Face, 61 TIMM, 56 TorchBench.
 
 `entries.json` has one entry per line: how the model is built (`builder`), its inputs in two sizes (`cpu`: small enough
-for a laptop; `full`: those of the public benchmark), its loss, and what is unusual about it (`note`). `noise` is the
-relative error of float32 gradients against float64 of eager itself, which a comparison has to accept. `draws` names
+for a laptop; `full`: those of the public benchmark), its loss, and a remark on an unusual property (`note`). `noise` is
+the relative error of float32 gradients against float64 of eager itself, which a comparison has to accept. `draws` names
 random operators other than dropout, and `wake: false` keeps parameters that start at zero as they are. `unable` names
 precisions in which eager fails, with the reason: the row then runs in fp32, and its note says so.
 
-`baselines.json` holds eight more models in the same form, with which GPUs are measured, the most informative first.
+`baselines.json` contains eight more models in the same form, with which GPUs are measured, the most informative first.
 Their `defaults` are settings (precision, optimizer), their `modes` the compilers' modes, which makes eleven pairs of
 model and mode.
 """

@@ -36,8 +36,8 @@ class _ModuleHooks(EagerBoundary):
 
     def __init__(self, count: int, positions: Sequence[int]) -> None:
         """Args:
-        count: the number of arguments (or results) of the module.
-        positions: which of them are tensors on which hooks are set up; empty if none requires gradients.
+        count: the number of arguments (or results) of the module. positions: positions of the tensors among them on
+        which hooks are set up; empty if none requires gradients.
         """
         super().__init__()
         self.count, self.positions = count, tuple(positions)

@@ -146,7 +146,7 @@ def _refuse_misfits(tensor: TraceTensor, indices: Sequence[Any]) -> None:
     later check finds it.
 
     Raises:
-        IndexError: as in eager. Unbacked sizes are not compared.
+        IndexError: a mask does not fit, as in eager. Unbacked sizes are not compared.
     """
     sizes, first = tensor.storage_view.layout.val.shape, 0
     for index in indices:

@@ -123,7 +123,7 @@ class TraceTensor(InplaceViewOps):
 
     @property
     def data(self) -> torch.Tensor:
-        """The same storage view without autograd history, as for real tensors."""
+        """Returns a tensor with the same storage view without autograd history, as for real tensors."""
         out: TraceTensor = _data.__get__(self)
         assert out.storage_view.step is not None
         out.storage_view.step.data = next(Step.counts)

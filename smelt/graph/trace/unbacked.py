@@ -276,7 +276,7 @@ def require(cond: Any, text: str, error: str = "RuntimeError") -> None:
     """Apply `torch._check(cond, lambda: text)` in a graph; the condition may be symbolic.
 
     Raises:
-        Exception: of the class named `error`: the condition is false.
+        Exception: the condition is false; the class is the one named `error`.
     """
     question = cond.node.value if isinstance(cond, torch.SymBool) and isinstance(cond.node, SizeNode) else cond
     if isinstance(question, SymbolicPredicate) and question.expect(text, error):
@@ -289,7 +289,7 @@ def holds(left: int, sign: str, right: int, text: str, error: str) -> int:
     """Check a fact in compiled code; returns 0 if it is true.
 
     Raises:
-        Exception: of the class named `error`: it is false.
+        Exception: the fact is false; the class is the one named `error`.
     """
     if not _HOLDS[sign](left, right):
         raise getattr(builtins, error)(text)

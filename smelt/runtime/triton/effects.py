@@ -1,4 +1,4 @@
-"""Finds the pointers that a kernel's text reads and writes: timing may rerun it if it does not read what it changes.
+"""Finds the pointers that a kernel reads and writes: timing may rerun a kernel that reads no memory which it changes.
 
 For each name, the set of parameters from which it was computed is collected, regardless of the order of statements; a
 result of `tl.load` is no pointer. The sets may be too large, never too small.

@@ -5,9 +5,9 @@
 
 The first call times these alternatives on its own arguments, over copies of memory that they change, and runs the
 fastest; the choice is kept in the store. Templates that do not build, or need more resources than the device has, are
-no candidates. While a stream is recorded, or if some memory is too large to copy, the library is used and the choice is
-postponed. The library also computes calls with pointers that are not multiples of 16, since a template would read such
-a factor element by element.
+not candidates. While a stream is recorded, or if some memory is too large to copy, the library is used and the choice
+is postponed. The library also computes calls with pointers that are not multiples of 16, since a template would read
+such a factor element by element.
 """
 
 from __future__ import annotations
