@@ -264,7 +264,7 @@ class GraphRecorder:
         node.meta["val"] = vals
         self._note_origin(node.meta, inside)
         if random:
-            self.drawn += 1  # its position among all random operators of the program, used or not
+            self.drawn += 1  # its position among all random operators of the program, unused ones included
             node.meta["random"] = self.drawn
         if key is not None:
             self._known[key] = node

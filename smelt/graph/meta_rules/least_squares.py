@@ -64,7 +64,7 @@ def _with_gradients(a: Tensor, b: Tensor, *args: Any, **kwargs: Any) -> Any:
 class _Residuals(torch.autograd.Function):
     """The first argument, with the derivative of the second, which has all possible residuals."""
 
-    like_operator = True  # as for an operator, no gradient is given without one received
+    like_operator = True  # like an operator, it returns no gradient if it receives none
 
     @staticmethod
     def forward(ctx: Any, residuals: Tensor, every: Tensor) -> Tensor:

@@ -584,7 +584,7 @@ def _convolution_shape(x: Sequence[int], weight: Sequence[int], options: Sequenc
     shape += [_convolved(*each) for each in along]
     if same(weight[0], 0) or not all(size > 0 for size in shape):
         return None
-    if same(x[1], 0):  # without input channels eager gives no output channels, whatever the weight's
+    if same(x[1], 0):  # without input channels eager gives no output channels, for any weight
         shape[1] = 0
     return tuple(shape)
 

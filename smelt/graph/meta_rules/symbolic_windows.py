@@ -183,7 +183,7 @@ def _grid_sampler_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _channel_shuffle(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
-    if val.ndim < 3 or from_torch(val.shape[1]) % from_torch(args[1]) != 0:  # as the kernel does
+    if val.ndim < 3 or from_torch(val.shape[1]) % from_torch(args[1]) != 0:  # the same check as the kernel
         return None
     return as_before(val) if _is_empty(val) else in_format(val, val.shape)
 

@@ -39,7 +39,7 @@ def prod(
 
 
 class _Product(torch.autograd.Function):
-    like_operator = True  # as for an operator, no gradient is given without one received
+    like_operator = True  # like an operator, it returns no gradient if it receives none
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: torch.dtype | None) -> torch.Tensor:

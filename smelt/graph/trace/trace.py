@@ -252,7 +252,7 @@ def trace_like(source: torch.Tensor | TensorMeta, requires_grad: bool | None = N
 
 
 class _EarlierComputation(torch.autograd.Function):
-    like_operator = True  # as for an operator, no gradient is given without one received
+    like_operator = True  # like an operator, it returns no gradient if it receives none
 
     @staticmethod
     def forward(ctx: Any, leaf: TraceTensor) -> TraceTensor:
