@@ -43,7 +43,7 @@ def is_of_torch(name: str) -> bool:
 
 
 class WrongFake(SmeltError):
-    """Raised when a library's operator returned a result with other metadata than its fake kernel."""
+    """Raised when a library's operator returned a result whose metadata differs from its fake kernel's."""
 
     def __init__(self, name: str, got: str, described: str) -> None:
         super().__init__(

@@ -66,10 +66,10 @@ class Owner:
     raised: dict[int, Any] = {}
 
     def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, object]) -> None:
-        """Called when a frame is about to start that fits no version.
+        """Called when a frame that fits no version is about to start.
 
         Raises:
-            ArtefactError: the frame is one of `function`, and `otherwise` is "error"; the message says what differs.
+            ArtefactError: the frame runs `function`, and `otherwise` is "error"; the message says what differs.
         """
         if function is not self.function or _is_looked_into():
             return

@@ -1,6 +1,6 @@
 """The `aot_eager` backend's programs: ATen graphs run operator by operator, with the strides that eager would give.
 
-Values in a functional graph are logical: a node's value may have other strides than eager's tensor. So `view` runs as
+Values in a functional graph are logical: a node's value and eager's tensor may differ in strides. So `view` runs as
 `reshape`, and results are copied to the strides that the metadata of the graph's output promises.
 """
 
@@ -59,7 +59,7 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
     promised: tuple[TensorMeta, ...] = module.graph.output_node().meta["val"]
     sizes = [as_symbol(n.meta["val"]) for n in module.graph.nodes if n.op == "placeholder"]
     symbols = [s for s in sizes if s is not None]
-    count = sum(isinstance(meta, TensorMeta) for meta in promised)  # numbers come last
+    count = sum(isinstance(meta, TensorMeta) for meta in promised)  # results that are numbers come last
     symbolic = any(meta.symbolic for meta in promised[:count])
 
     def program(inputs: list[torch.Tensor]) -> list[torch.Tensor]:

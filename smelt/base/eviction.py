@@ -82,7 +82,7 @@ def is_much(key: str, written: int, limit: int) -> bool:
 
 
 def _age(state: os.stat_result) -> float:
-    """Seconds between the last change of a file and now, also if a wrong clock set the time of change in the future."""
+    """Seconds between the last change of a file and now, even if a wrong clock set the time of change in the future."""
     return abs(time.time() - state.st_mtime)
 
 

@@ -157,7 +157,7 @@ def _has_access_list(path: str) -> bool:
     """
     try:
         return "system.posix_acl_access" in os.listxattr(path)
-    except (AttributeError, OSError):  # not on macOS; a file system without them
+    except (AttributeError, OSError):  # macOS lacks the function, some file systems lack the lists
         return False
 
 

@@ -131,7 +131,7 @@ def saved() -> Callable[[BaseException | None], None]:
     def restore(error: BaseException | None) -> None:
         if error is not None:
             _close_blocks(error)
-        last = _native.inside()[0] == 1  # greenlets end in any order
+        last = _native.inside()[0] == 1  # of several greenlets, the outermost need not be the last to end
         _write(_drawn.first[0] if last else own)
         restore_shared()
         if error is not None:

@@ -328,7 +328,7 @@ def _write_forward_levels(before: int) -> None:
 def leave_forward_level() -> None:
     """Leave the level of the engine if Python's count says that no level is entered, as after an error in between."""
     if forward_ad_level() < 0:
-        with contextlib.suppress(RuntimeError):  # the engine is in no level
+        with contextlib.suppress(RuntimeError):  # the engine has no level to leave
             torch._C._exit_dual_level(level=0)
 
 
@@ -463,7 +463,7 @@ def local_dispatch_keys() -> tuple[int, int]:
 
 @contextmanager
 def uncounted(tensor: torch.Tensor) -> Iterator[None]:
-    """Context after which the tensor's version counter has its former value, also if the tensor was written."""
+    """Context after which the tensor's version counter has its former value, even if the tensor was written."""
     before = tensor._version
     yield
     torch._C._autograd._unsafe_set_version_counter((tensor,), (before,))

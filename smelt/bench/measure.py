@@ -27,7 +27,7 @@ Outcome = dict[str, Any] | Failure
 """The result of a task, or its failure."""
 
 Notify = Callable[[Row, str, str], None]
-"""Callback for the begin of a phase, with (row so far, contender or "all", name of the phase)."""
+"""Callback for the start of a phase, with (row so far, contender or "all", name of the phase)."""
 
 
 @dataclass(frozen=True)

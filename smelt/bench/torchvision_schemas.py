@@ -36,7 +36,7 @@ def define_torchvision_schemas() -> None:
 
 
 def _binary_part_loads() -> bool:
-    """Load torchvision's compiled operators if they fit this torch; returns True also if torchvision is not
+    """Load torchvision's compiled operators if they fit this torch; returns True even if torchvision is not
     installed.
     """
     spec = importlib.util.find_spec("torchvision")

@@ -1,8 +1,9 @@
 """Compares a node's recorded metadata with that inferred from its operands, for `verify`.
 
-Shape, dtype and device follow from the operands. Strides also follow from the operands, or they are a dense order that
-a pass has chosen: a value is stored with the strides that its own node records. A view of another value's memory leaves
-no choice, and gaps or repeats come from operands alone, except in copies that only the caller gets.
+Shape, dtype and device follow from the operands. Strides follow from them as well, or are dense in an order that a pass
+has chosen, since a value is stored with the strides that its own node records. A pass cannot choose the strides of a
+view of another value's memory. Strides with gaps or repeated elements must follow from the operands, except those of
+copies that are only returned.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def not_derived(node: fx.Node) -> str | None:
         return None
     try:
         want = given(node.target, node.args, node.kwargs)
-    # values decide, or the operator refuses strides which never occur in eager, but may occur here
+    # the metadata depends on values, or the operator refuses strides that a pass has chosen and eager never has
     except Exception:
         return None
     return _differs(node.meta["val"], want)
@@ -59,7 +60,7 @@ def _promised(node: fx.Node, want: Any) -> Any:
 
 
 def given(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Returns the metadata of an operator's results for these nodes, with their recorded metadata.
+    """Returns the metadata of an operator's results, inferred from the metadata that the argument nodes record.
 
     Raises:
         SmeltError: no rule applies, or the operator refuses the arguments.

@@ -173,7 +173,7 @@ class Lowering(Builder):
             x = each.operand
             flag = check_node(self.call, each)
             flag = self.broadcast(flag, shape_of(x))
-            seen[x] = self.where(flag, self.full_like(x, 0), seen.get(x, x))  # False after the check
+            seen[x] = self.where(flag, self.full_like(x, 0), seen.get(x, x))  # `flag` is False: the check has passed
         return fx.node.map_arg(tuple(args), lambda x: seen.get(x, x)) if seen else args
 
     def within(self, x: Node, low: float, high: float | None, fault: int) -> Node:

@@ -82,8 +82,8 @@ def max_pool2d_backward(
     padding: Shape,
     dilation: Shape,
 ) -> TensorMeta:
-    """The gradient by the input, which has `shape`: for each element the sum of grad over the windows whose maximum it
-    was."""
+    """The gradient with respect to the input, which has `shape`: for each element the sum of grad over the windows
+    whose maximum it was."""
     require(grad.shape == indices.shape, f"prim max_pool2d_backward: {grad.shape} and {indices.shape}")
     return _laid_out(shape, grad, grad.dtype)
 
@@ -135,7 +135,7 @@ def avg_pool2d_backward(
     count_padding: bool,
     divisor: int | None,
 ) -> TensorMeta:
-    """The gradient by the input, which has `shape`: for each element the sum of grad / divisor over the windows that
-    contain it."""
+    """The gradient with respect to the input, which has `shape`: for each element the sum of grad / divisor over the
+    windows that contain it."""
     require(math.prod(shape[:-2]) == math.prod(grad.shape[:-2]), f"prim avg_pool2d_backward: {grad.shape}, {shape}")
     return _laid_out(shape, grad, grad.dtype)

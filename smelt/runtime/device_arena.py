@@ -4,8 +4,8 @@ Kernels of one stream run in order, so the next program may use the arena while 
 queued. Its size is the maximum that a program needs. Threads that share a stream interleave their kernels, so an arena
 belongs to one call at a time, and a call that finds no free arena makes another. Recorded CUDA graphs keep addresses:
 all recordings of a device, whose replays are serialised, share an arena that lives as long as they do. Buffers for a
-recording's inputs are at its end, if there is room, since they are dead after the replay. A plain call borrows that
-arena if its kernels run after those of the last replay; nothing is replayed meanwhile.
+recording's inputs are at its end, if there is room, since they are dead after the replay. An unrecorded call borrows
+that arena if its kernels run after those of the last replay; nothing is replayed meanwhile.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Arena:
 
 
 class Borrowed(Arena):
-    """The arena of recordings, borrowed by a plain call: nothing is replayed until the call is done.
+    """The arena of recordings, borrowed by an unrecorded call: nothing is replayed until the call is done.
 
     Args:
         replaying: the lock that every replay takes.
@@ -64,7 +64,7 @@ class Borrowed(Arena):
         if replaying is not None:
             replaying.release()
 
-    __del__ = done  # still locked if the call failed
+    __del__ = done  # a call that failed has not released the lock
 
 
 class Lent:
@@ -101,7 +101,7 @@ class Arenas:
         self.replaying: threading.Lock | None = None
         self.last_replay: Callable[[], int | None] = lambda: None  # returns the stream of the last replay
         self.lent: Lent | None = None
-        self.most = 0  # maximum bytes that plain calls have taken at once since this was last set to 0
+        self.most = 0  # maximum bytes that unrecorded calls have taken at once since this was last set to 0
 
     def take(self, size: int) -> Arena:
         """Returns an unused arena of at least `size` bytes."""
@@ -119,7 +119,7 @@ class Arenas:
         arenas = self.free.get(stream)
         try:
             arena = arenas.pop() if arenas else None
-        except IndexError:  # another thread was faster
+        except IndexError:  # another thread took the last one
             arena = None
         if arena is not None and arena.block.numel() >= size:
             return arena
@@ -153,8 +153,8 @@ class Arenas:
     def lend(self, give_back: Callable[[], None]) -> Iterator[Arena | None]:
         """Lend the arena of recordings to this thread, whose recorded calls use it until the context ends.
 
-        The recording must keep it alive. Its size is that of the arenas of the plain calls before, which are returned
-        to PyTorch's allocator.
+        The recording must keep it alive. Its size is that of the arenas of the unrecorded calls before, which are
+        returned to PyTorch's allocator.
 
         Args:
             give_back: releases unused memory of the allocator.

@@ -24,10 +24,10 @@ class Recordings:
         unused_bytes: maximum unused bytes that PyTorch's allocator may keep when a recording begins, or its memory
             divided by `unused_divisor`, if that is more.
         unused_divisor: see `unused_bytes`.
-        patience_calls: number of calls that run plain because results of earlier calls are in use, before another
+        patience_calls: number of calls that run unrecorded because results of earlier calls are in use, before another
             recording is made for such calls.
         seldom_replays: number of replays after which such a call is no longer counted.
-        copied_in_bytes: maximum bytes of inputs that a call copies; with more it runs plain.
+        copied_in_bytes: maximum bytes of inputs that a call copies; with more it runs unrecorded.
         copied_out_bytes: maximum bytes of results that are returned as copies because callers keep them until the next
             call.
         copied_out_results: maximum number of results that are returned as copies if it is unknown which results callers

@@ -37,7 +37,8 @@ LINE = 64
 """Maximum size of a cache line in bytes."""
 
 FAR = 1 << 20
-"""Maximum number of bytes of gaps in a copy of an input, independent of the number of its elements."""
+"""Maximum number of bytes by which the memory from the first to the last element of an input may exceed eight times the
+bytes of its elements; with more, a copy has no gaps."""
 
 MAX_BUFFERS_CHECKED_ALWAYS = 64
 """Maximum number of buffers for which the guards of all buffers are checked after each step; with more buffers, only

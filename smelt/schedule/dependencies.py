@@ -32,8 +32,8 @@ class Access:
     index: Index
 
     def digits(self, shape: Sequence[IntLike]) -> tuple[tuple[tuple[IntLike, Var], ...], IntLike] | None:
-        """Returns ((coefficient, variable), ...) by rising coefficient and the constant, of the row-major offset in
-        `shape`.
+        """Returns the row-major offset in `shape`: its terms ((coefficient, variable), ...), smallest coefficient
+        first, and its constant.
 
         The result is None if the offset is not linear in loop variables. Symbolic coefficients are ordered by the
         example's sizes.

@@ -56,7 +56,7 @@ def origins_of(program: LoopProgram, names: Iterable[str]) -> tuple[Origin, ...]
 
 
 def _call_of(program: LoopProgram, name: str) -> fx.Node | None:
-    """Returns the call from which a value was lowered, also if the schedule added a suffix to its name (`sum_1_part`);
+    """Returns the call from which a value was lowered, even if the schedule added a suffix to its name (`sum_1_part`);
     None if it is unknown.
     """
     while name not in program.calls and "_" in name:

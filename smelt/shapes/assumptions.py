@@ -109,7 +109,7 @@ class Assumptions:
         symbols: every symbol, in order of creation.
         assumed: assumptions that have to be checked before compiled code is used, besides each symbol's range.
         where: function that returns the line of the user's program that is being processed, for the reasons.
-        kept: symbols that the user marked as dynamic: pinning one is an error.
+        kept: symbols that the user marked as dynamic: specializing one is an error.
         tightened: number of times that the range of a symbol became narrower.
         refused: the error about a `kept` symbol, once raised; it is raised anew if the program has caught it.
         expects: callback with each fact that compiled code has to check, and the text and class of the error.
@@ -143,7 +143,7 @@ class Assumptions:
         Args:
             low, high: bounds of the values that compiled code has to support. Sizes 0 and 1 get separate versions,
                 because broadcasting and empty tensors follow other rules.
-            kept: whether the user marked it as dynamic, so that pinning it raises an error.
+            kept: whether the user marked it as dynamic, so that specializing it raises an error.
             wide: whether it is a number of the program, which may exceed every size.
 
         Raises:
@@ -286,7 +286,7 @@ class Assumptions:
         return False
 
     def pin(self, value: Size) -> int:
-        """Returns the example's value as a plain number, and assumes that the size equals that number."""
+        """Specialize a size: returns the example's value as a plain number, and assumes that the size equals it."""
         simple = self.simplify(value)
         if not isinstance(simple, Size):
             return simple

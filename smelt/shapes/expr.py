@@ -330,7 +330,7 @@ def _regroup(index: Sequence[Expr], new: Sequence[IntLike], old: Sequence[IntLik
 
 
 def _is_zero(value: IntLike) -> bool:
-    return value.__class__ is not Size and value == 0  # a Size is never the form 0
+    return value.__class__ is not Size and value == 0  # a Size is never the constant 0
 
 
 def _last(size: IntLike) -> IntLike:

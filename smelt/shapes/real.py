@@ -1,7 +1,7 @@
 """Symbolic floating-point numbers, known when compiled code runs: learning rates, scales, numbers computed from sizes.
 
 A `Real` is an expression over numbers among the inputs and symbolic sizes. It computes as Python's float does. A
-comparison is decided by the example and becomes an assumption; `float(real)` pins the number to the example's value.
+comparison is decided by the example and becomes an assumption; `float(real)` specializes it to the example's value.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A `Size` behaves like the positive integer that it represents. Arithmetic stays symbolic. A comparison is decided by the
 ranges of the symbols if these are sufficient; else the example decides it, and the answer is recorded as an assumption
 (see `assumptions`), which becomes a guard of the compiled code. So no use of a Size can be wrong, only less general
-than possible: `int(size)` pins it to the example's value.
+than possible: `int(size)` specializes it to the example's value.
 
 Results that are plain numbers are `int`: code that never meets a symbol never meets a Size.
 """

@@ -205,7 +205,7 @@ class _Quantizer:
         return node in self.captured.held
 
     def value(self, node: Any) -> Any:
-        """The value of a parameter, or of a node computed from parameters alone; other values than nodes are returned
+        """The value of a parameter, or of a node computed from parameters alone; values other than nodes are returned
         as such.
         """
         if not isinstance(node, fx.Node):

@@ -53,7 +53,9 @@ def _depthwise(r: Rendering, call: Call, at: int) -> str:
 
 
 def weights_of(r: Rendering, op: Layer) -> list[object]:
-    """The C arguments fixed, trained, chosen and updated: a layer's weights, for kernels that read the whole input."""
+    """The arguments `fixed`, `trained`, `chosen` and `updated` of C kernels that read the whole input: constant and
+    trained weights of a layer, its updated input channels (0: all), and their number.
+    """
     trained = r.program.trained.get(op.weight.name)
     if trained is None:
         return [r.parameter(op.weight), 0, 0, 0]

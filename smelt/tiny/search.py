@@ -93,7 +93,8 @@ def search(
 
 
 def contributions(graph: Int8Graph, evaluate: Evaluate, state: _State | None = None) -> Contributions:
-    """The contribution analysis: a training for each number of biases, and for each layer and ratio of its weights.
+    """The contribution analysis: a training for each number of last layers whose biases are trained, and for each
+    pair of a layer and a share of its weights.
 
     The trainings are ordered by the first layer that they train, so that the activations before it are computed once.
     """
@@ -123,7 +124,7 @@ def best_scheme(graph: Int8Graph, found: Contributions, limit: int, ram: Callabl
     depth = deepest(len(graph.layers), limit, ram)
     extra = memory(graph, Scheme("all", depth, {len(graph.layers) - n: Fraction(1) for n in range(1, depth + 1)})).total
     extra = min(extra, limit)
-    fitting = [Scheme("searched", biases) for biases in range(depth + 1)]  # candidates in any case
+    fitting = [Scheme("searched", biases) for biases in range(depth + 1)]  # schemes that train only biases always fit
     while extra > 0 and depth:
         best = evolve(graph, found, extra, seed, depth)
         over = ram(best) - limit

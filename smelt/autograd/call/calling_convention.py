@@ -136,7 +136,7 @@ def _update(mutations: Sequence[Mutation], inputs: Sequence[torch.Tensor], value
         counted = mutation.counted
         if value is not tensor:
             (tensor if counted or tensor.is_inference() else tensor.data).copy_(value)
-            counted -= 1  # the copy counts one write
+            counted -= 1  # `copy_` has incremented the version once
         written += [tensor] * counted
     increment_version(written)  # one call for hundreds of writes; inference tensors have no version
 
@@ -544,7 +544,7 @@ def _sum_of(
     grads: Sequence[torch.Tensor | None],
 ) -> tuple[torch.Tensor, ...]:
     results = []
-    with below_autograd(), disable_autocast():  # the additions as well
+    with below_autograd(), disable_autocast():  # the additions of gradients below run in these modes as well
         for absent, program in programs:
             given = [_tangent(grads[k], meta) for i, (k, meta) in enumerate(plan.tangents) if i not in absent]
             results.append(program([*saved, *given]))
@@ -716,7 +716,7 @@ class _Gradients(torch.autograd.Function):
 def _wrap_training(
     joint: Joint, forward: Program, backward: Program, double_backward: DoubleBackward | None
 ) -> Compiled:
-    """Returns the callable of a graph with gradients, also if the caller is currently in no_grad (guards make later
+    """Returns the callable of a graph with gradients, even if the caller is currently in no_grad (guards make later
     calls the same).
 
     A frame that is resumed inside `with torch.no_grad()` may leave that block within the graph. Results that the graph
@@ -753,7 +753,7 @@ class _Overwritten(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        ctx.mark_dirty(tensor)  # counts a write
+        ctx.mark_dirty(tensor)  # increments the version counter
         ctx.set_materialize_grads(False)
         tensor.data.copy_(value)
         return tensor

@@ -81,7 +81,7 @@ def wrap_reading(
             program = programs[values] = below(joint, _given(forward, values))
         results = program([*tensors])
         found = len(results) - joint.num_found
-        if as_computed:  # for any sizes
+        if as_computed:  # such results need no plan, whatever the sizes
             return tuple(results[:found])
         values += tuple(map(int, results[found : found + len(joint.reads)]))
         del results[found:]

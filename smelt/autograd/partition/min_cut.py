@@ -92,7 +92,7 @@ class Cut:
         """Returns the fastest cut that saves at most `target` bytes, found by scaling down the recompute costs."""
         if saved_bytes(fastest) <= target:
             return fastest
-        best, low, high = least, -14.0, 3.0  # exponents of two
+        best, low, high = least, -14.0, 3.0  # bounds of the scale's binary logarithm
         for _ in range(_BUDGET_STEPS):
             middle = (low + high) / 2
             found = self._cut(keep, self._penalties([c * 2.0**middle for c in recompute_costs]))

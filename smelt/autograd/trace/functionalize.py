@@ -251,7 +251,8 @@ class GraphRecorder:
         if has_real(args) or has_real(kwargs.values()):
             op, args, kwargs = with_numbers(self, op, args, kwargs, vals)
         random = op is not operator.getitem and op_info(op).random and _draws(op, args)
-        inside = None if self.backward else self.checkpoint  # recomputed, unlike values outside
+        # nodes inside a checkpoint are recomputed, so nodes outside of it must not share them
+        inside = None if self.backward else self.checkpoint
         key = None if random else (op, inside, *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
         known = self._known.get(key) if key is not None else None
         if known is not None:

@@ -339,7 +339,7 @@ class _Trace:
     def program_index(self, tensor: TraceTensor) -> int:
         for i, known in enumerate(self.program):
             if known is tensor or (known.storage_view is tensor.storage_view and known.storage_view.parent is None):
-                if _has_history(tensor) and not _has_history(known):  # already the base of a detached view
+                if _has_history(tensor) and not _has_history(known):  # `known` was added as the base of a detached view
                     self.program[i] = tensor
                 return i
         self.program.append(tensor)

@@ -1,4 +1,4 @@
-"""Finds the results that give gradients to each input, according to autograd: also if the gradient is a constant."""
+"""Finds, for each input, the results from which autograd computes its gradient, even if that gradient is a constant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the tensors that eager's autograd graph saves of a traced program, from the engine's nodes after the forward.
+"""Finds the tensors that eager's autograd graph saves for a traced program, from the engine's nodes after the forward.
 
 The caller may write to an input or a result before the backward. If eager saved that tensor, the write is an error or
 changes the gradients; if not, it has no effect on them. So a compiled backward reads an input or a result directly only
@@ -84,7 +84,7 @@ def read_as_saved(rec: GraphRecorder, reads: Iterable[Reads]) -> dict[fx.Node, f
         one, node, storage = each.one, each.one.node, each.one.storage_view.storage
         if each.stays_one or storage.version or node.op != "placeholder":
             continue
-        wholes = [one.leaf, one.seen]  # two where the input was computed before
+        wholes = [one.leaf, one.seen]  # they differ if the input was computed before the graph
         kind: Literal["alias", "input"] = "alias" if each.stays_alias and storage not in rec.cloned else "input"
         late[node] = _bind_anew(rec, node, wholes, (kind, node.name))
         if each.itself and each.views:
@@ -104,11 +104,11 @@ def _seen_in(rec: GraphRecorder, memory: fx.Node, view: StorageView, ends: Conta
 def results_as_saved(
     rec: GraphRecorder, program: Sequence[TraceTensor], saved: Container[Storage], inputs: Container[Storage]
 ) -> None:
-    """Give results whose memory eager saves a second node, as `read_as_saved` does for inputs, whether they cover that
-    memory or are a view of it.
+    """Give a second node, as `read_as_saved` does for inputs, to results in memory that eager saves, be they the whole
+    memory or views of it.
 
-    Results in the memory of an input are excluded. The value of a result may still be an input's, since copies are not
-    recorded in the graph.
+    Results in the memory of an input are excluded. The node of a result in other memory may still be an input's, since
+    copies are not recorded in the graph.
     """
     for i, out in enumerate(program):
         view, val, root = out.storage_view, out.storage_view.layout.val, out.storage_view.storage.root

@@ -24,7 +24,7 @@ class Sizes:
     Attributes:
         rows, columns: sizes of the matrices.
         classes: number of classes of a cross entropy over half of the rows.
-        words: number of classes, which is odd, of another cross entropy over a quarter of the rows.
+        words: number of classes of another cross entropy, over a quarter of the rows; an odd number.
         width, blocks: sizes of the transformer whose parameters the optimizer updates.
     """
 

@@ -25,7 +25,7 @@ ODD: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
     "lfm2_moe": {"layer_types": ["full_attention", "conv", "full_attention", "conv"], "num_hidden_layers": 4},
 }
-"""Settings by model type that no general rule finds."""
+"""Settings that no rule of `shrink` finds, by model type."""
 
 HEADS = (
     "MODEL_MAPPING_NAMES",

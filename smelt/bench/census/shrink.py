@@ -1,4 +1,4 @@
-"""Makes a Hugging Face configuration small by names of fields: few layers, small widths, a small vocabulary.
+"""Makes a Hugging Face configuration small by the names of its fields: few layers, small widths, a small vocabulary.
 
 All widths become the same number, so that widths that must agree still agree.
 """
@@ -230,7 +230,7 @@ def small_number(name: str, value: int, sizes: Sizes) -> int:
 
 
 def _special_token(name: str, otherwise: int) -> int:
-    """Returns the small id of a special token, which is equal in a configuration and in nested ones."""
+    """Returns the small id of a special token; a configuration and those nested in it get the same one."""
     key = re.sub(r"_(index|id|idx)$", "", name)
     order = ("image_token", "video_token", "audio_token", "bos_token", "eos_token", "pad_token", "vision_start_token")
     return VOCABULARY - 1 - order.index(key) if key in order else otherwise - len(order)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Interval = tuple[float, float]
-"""Begin and end of an interval in seconds."""
+"""Start and end of an interval in seconds."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """Time in seconds from the begin of the first kernel to the end of the last."""
+        """Time in seconds from the start of the first kernel to the end of the last."""
         ends = [end for _, end in self.compute] + [each.end for each in self.collectives]
         return max(ends, default=0.0)
 
@@ -80,7 +80,7 @@ def timeline(events: Iterable[Mapping[str, Any]]) -> Timeline:
 
 
 def kind_of(kernel: str) -> str:
-    """Returns the collective in the name of a NCCL kernel, or the name itself if it contains none."""
+    """Returns the collective in the name of an NCCL kernel, or the name itself if it contains none."""
     return next((kind for kind in KINDS if kind in kernel), kernel)
 
 

@@ -38,7 +38,7 @@ ratio) for each goal.
 """
 
 WIDTH = 110
-"""Width of the table in columns of text, also if the output is not a terminal."""
+"""Width of the table in columns of text, even if the output is not a terminal."""
 
 Row = dict[str, dict[str, Any]]
 """The figures of `ranks.measured` by contender, or `failed` with the reason."""

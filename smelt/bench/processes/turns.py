@@ -51,7 +51,7 @@ def alone() -> Iterator[None]:
 def leave(folder: Path, task: int) -> None:
     """Continue the stopped tasks: the parent calls this when a task has ended, possibly while it was timed."""
     (folder / str(task)).unlink(missing_ok=True)
-    with _turn(folder, fcntl.LOCK_EX):  # no task is timed, or another one was
+    with _turn(folder, fcntl.LOCK_EX):  # waits until no task is timed
         _send(_tasks(folder), signal.SIGCONT)
 
 

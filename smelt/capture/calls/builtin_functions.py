@@ -111,7 +111,7 @@ def is_instance(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     cls = vm.effects.plain(cls)
     for each in (cls if type(cls) is tuple else (cls,)) if kind is TraceTensor else ():
         if each in _MARKED:
-            get_attr(vm, (value, _MARKED[each], False), {})  # which guards the attribute
+            get_attr(vm, (value, _MARKED[each], False), {})  # the read adds a guard on the attribute
     if _may_define_class(kind):
         return _isinstance_by_class(vm, value, cls)
     answer = _isinstance_runner(vm, cls)(builtins.isinstance, visible(vm, value), cls)

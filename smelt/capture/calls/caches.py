@@ -53,7 +53,7 @@ def call_cached(vm: Interpreter, fn: functools._lru_cache_wrapper[object], args:
     objects = _hashed_objects(vm, (*args, *kwargs.values()))
     computes = not objects and _is_pure(fn.__wrapped__)
     args, named = (vm.effects.plain(each) for each in (args, tuple(kwargs.values())))
-    if not computes:  # one symbol stands for many keys
+    if not computes:  # a symbolic number would stand for many keys of the cache
         args, named = pinned(args), pinned(named)
     kwargs = dict(zip(kwargs, named, strict=True))
     owner = _method_owner(vm, args, objects)

@@ -187,7 +187,7 @@ def start_generator(vm: Interpreter, frame: Frame) -> TracedGenerator:
         raise Break("a coroutine", "async functions are not captured")
     generator = TracedGenerator(vm, frame)
     frame.generator = generator
-    vm.run(frame)  # until RETURN_GENERATOR
+    vm.run(frame)  # stops at RETURN_GENERATOR
     return generator
 
 

@@ -32,8 +32,8 @@ def _iterable(
 
     Args:
         plain: converts an external container to a plain one; by default nested containers are converted as well.
-        fn: the C function that will iterate. Constructors of sets copy another set without calling the methods of its
-            subclass.
+        fn: the C function that will iterate. Constructors of sets copy an instance of a subclass of set without
+            calling its methods.
     """
     plain = plain or vm.effects.plain
     if type(value) in LEAVES:

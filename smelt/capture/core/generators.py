@@ -1,4 +1,4 @@
-"""Generators of the captured program: iterators that interpret the generator's body, also if C code consumes them."""
+"""Generators of the captured program: iterators that interpret the generator's body, even if C code consumes them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class TracedGenerator:
     def _resume(self) -> object:
         self.vm.work += 1  # after a break in the body, the generator is no longer where it was before
         self.started = True
-        self.done = True  # unless it yields
+        self.done = True  # set back if it yields
         try:
             result = self.vm.reenter(lambda: self.vm.run(self.frame))
         except StopIteration as error:

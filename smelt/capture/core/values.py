@@ -208,7 +208,7 @@ def is_bound(value: object) -> bool:
         return False
     owner = value.__self__
     plain = owner is None or isinstance(owner, (types.ModuleType, type))
-    return not plain and not type(owner).__name__.startswith("pybind11")  # owner of plain functions
+    return not plain and not type(owner).__name__.startswith("pybind11")  # pybind11 binds plain functions to an object
 
 
 @READ(*PLAIN)
@@ -304,7 +304,7 @@ def is_constant(value: object) -> bool:
 
 
 def own_dict(obj: object) -> dict[str, object] | None:
-    """The instance's dictionary, also if `__dict__` does not show it (type variables from 3.12 on); None without
+    """The instance's dictionary, even if `__dict__` does not show it (type variables from 3.12 on); None without
     one."""
     try:
         attributes = object.__getattribute__(obj, "__dict__")

@@ -184,7 +184,7 @@ class Sizes:
         kept = _is_setting(source) if type(value) is float else _is_attribute(source)
         if not source.local and not scheduled and not kept:
             return None
-        if value != value:  # comparisons with nan are always false
+        if value != value:  # a NaN: a guard that compares it would always fail
             return None
         self.changes.look_at_number(source, value)
         if not scheduled and (source.text, None) not in self.changes.changing:
@@ -380,7 +380,7 @@ def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max:
 
 
 def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
-    """Compile for the tensor's present size of a dimension (of every dimension if `dim` is None), also if
+    """Compile for the tensor's present size of a dimension (of every dimension if `dim` is None), even if
     `dynamic=True`."""
     for each in range(tensor.ndim) if dim is None else [_checked(tensor, dim)]:
         vars(tensor).setdefault(_STATIC, set()).add(each)

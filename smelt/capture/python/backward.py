@@ -202,7 +202,7 @@ def _fits(gradient: TraceTensor, leaf: TraceTensor) -> bool:
 
 
 def store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
-    """`tensor.grad = value`: the program reads it at once, other code after the graph has run."""
+    """Set `tensor.grad` to `value`: captured code reads it at once, other code reads it after the graph has run."""
     if vm.source_of(tensor) is None:
         vm.reads[id(tensor), "grad"] = value
     else:

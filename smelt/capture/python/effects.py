@@ -623,7 +623,7 @@ class Effects:
         if issubclass(kind, dict):
             pairs = [(key, item, self._plain(item, done)) for key, item in items_of(value)]
             if all(new is item for _, item, new in pairs):
-                return value  # without hashing or comparing a key
+                return value  # making a dict would hash and compare keys
             return self._also(value, make(value, {key: new for key, _, new in pairs}))
         old = own_items(value)
         items = [self._plain(item, done) for item in old]

@@ -211,7 +211,7 @@ class Finalizers:
 
 
 def _read(value: object) -> object:
-    """The value of a variable or stack element, also if the program has not read it yet."""
+    """The value of a variable or stack element, even if the program has not read it yet."""
     return value.value if type(value) is Unread else value
 
 

@@ -231,7 +231,7 @@ def store_fast(vm: Interpreter, f: Frame, arg: int) -> None:
 @opcode("DELETE_FAST")
 def delete_fast(vm: Interpreter, f: Frame, arg: int) -> None:
     variable = f.locals[arg]
-    if type(variable) is Unread and variable.value is not NULL:  # whatever its value
+    if type(variable) is Unread and variable.value is not NULL:  # a guard that it is bound, to any value
         vm.guards.check(variable.source, native.IS_NOT, NULL)
     elif read_variable(vm, f, arg) is NULL:
         user_raise(unbound_slot(f.code, arg))
@@ -298,7 +298,7 @@ def store_global(vm: Interpreter, f: Frame, arg: str) -> None:
 def delete_global(vm: Interpreter, f: Frame, arg: str) -> None:
     vm.load_global(f, arg)
     if arg not in f.globals and vm.effects.stores.get(("global", id(f.globals), arg)) is None:
-        user_raise(NameError(f"name {arg!r} is not defined", name=arg))  # also if a builtin has this name
+        user_raise(NameError(f"name {arg!r} is not defined", name=arg))  # even if a builtin has this name
     vm.effects.store_variable(f.globals, arg, DELETED)
 
 

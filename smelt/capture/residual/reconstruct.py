@@ -73,7 +73,8 @@ class Rebuild:
         fetched: requests a source from the guards; returns the expression of its value.
 
     Attributes:
-        late: statements that run after the side effects: an iterator cannot be set beyond the end of its list.
+        late: statements that run after the side effects. For example, the position of an iterator may lie beyond the
+            end that its list has before them.
         numbers: variables for numbers that are read from results, by expression. They are read directly after the
             graph, where errors of its kernels surface, before all side effects.
         helped: whether Python functions of smelt make some of the values.
@@ -132,7 +133,7 @@ class Rebuild:
     def assign(self, value: object, expression: str) -> str:
         """Assign an expression to a new variable, whose name is then the expression for `value`; returns the name."""
         name = self._made[id(value)] = f"_t{self._count}"
-        self._alive.append(value)  # identities are keys
+        self._alive.append(value)  # its id, a key of `_made`, must stay unique
         self._count += 1
         self.lines.append(f"{name} = {expression}")
         return name
@@ -184,7 +185,7 @@ class Rebuild:
         return self._object(value, kind)
 
     def _plain(self, value: object, kind: type) -> str:
-        """The expression for a constant; a NaN from outside is fetched, since its identity matters."""
+        """The expression for a constant; a NaN with a source is read from there, since its identity matters."""
         source = self.vm.compared.nan_source(value) if is_nan(value) else None
         if source is not None:
             return self.fetched(source)
@@ -229,7 +230,7 @@ class Rebuild:
         """The expression for the result of a comparison of numbers; some are read from tensors of the graph."""
         if not isinstance(asked, SymbolicPredicate):
             return repr(asked)
-        if asked.fact is None:  # a combination of comparisons
+        if asked.fact is None:  # several comparisons combined
             try:
                 return repr(asked.ask())
             except DataDependent as error:
@@ -266,7 +267,7 @@ class Rebuild:
             expression = how(self, value)
             return self._made.get(id(value)) or self.assign(value, expression)
         except RecursionError:
-            if not outermost or is_deep():  # a deep stack of the program itself is another error
+            if not outermost or is_deep():  # the program's own frames fill the stack
                 raise
             raise CannotRebuild(
                 f"a {kind.__name__} of objects within objects, more than the stack has room for,"
@@ -286,7 +287,7 @@ def rebuild_class_dict(r: Rebuild, view: types.MappingProxyType[str, object]) ->
 
 @REBUILD(UnknownText)
 def rebuild_unknown_text(r: Rebuild, value: UnknownText) -> str:
-    """Refuse unknown text as a value: capture restarts and ends before it.
+    """Refuse unknown text as a value: capture restarts, and ends the graph before the instruction that makes the text.
 
     Raises:
         Restart: always.
@@ -301,7 +302,7 @@ def rebuild_phi_value(r: Rebuild, value: PhiValue) -> str:
     true, false = ((value.given if type(arm) is TraceTensor else arm) for arm in (value.true, value.false))
     if not all(map(_can_be_one_of_two, (true, false))):
         value.read()
-    if true is NULL or false is NULL:  # the code for the container of the value deletes the item if it is absent
+    if true is NULL or false is NULL:  # an absent item: code written for the container deletes it
         return r(true if false is NULL else false)
     return f"({r(true)} if {r(value.condition)} else {r(false)})"
 
@@ -402,7 +403,7 @@ def rebuild_dict(r: Rebuild, value: dict[object, object]) -> str:
 
 
 def _refuse_hashed(r: Rebuild, keys: Iterable[object]) -> None:
-    """Refuse keys that the program's code hashes if writes are pending: values are made before the writes."""
+    """If writes are pending, refuse keys whose `__hash__` is the program's code: it would run before the writes."""
     if any(map(hashes, keys)) and r.vm.effects.pending():
         raise CannotRebuild("a container of objects that the program hashes, beside writes,")
 
@@ -563,7 +564,7 @@ def rebuild_reduced(r: Rebuild, value: object) -> str:
     name = r.assign(value, made)
     if len(reduced) > 2 and reduced[2] is not None:
         if hasattr(value, "__setstate__"):
-            if isinstance(value, _ON_LISTS):  # set late, only by C code, when no later statement can fail
+            if isinstance(value, _ON_LISTS):  # these two: set by C code after all that may fail
                 r.late.append(f"{name}.__setstate__({r(reduced[2])})")
             else:
                 r.lines.append(f"{r.constant(set_state, 'set_state')}({name}, {r(reduced[2])})")
@@ -584,8 +585,8 @@ _reducible(
 
 @REBUILD(*SIZED_ITERATORS)
 def rebuild_sized_iterator(r: Rebuild, value: Iterator[object]) -> str:
-    """The expression for an iterator over a dict or set. Its position is set after the writes to the dict or set: it
-    raises an error if the size changes.
+    """The expression for an iterator over a dict or set. Its position is set after the writes to the dict or set, since
+    the iterator raises an error if their size changes.
     """
     view, position = SIZED_ITERATORS[type(value)], iterator_position(value)
     if position is None:

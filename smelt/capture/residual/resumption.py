@@ -94,7 +94,7 @@ class Resumption:
         return self.stack.pop()
 
     def pop_owner(self) -> str:
-        """Pop the expression of an object whose attribute, item or call the next expression is; see `owner`."""
+        """Pop an expression and return it in a form that `.name`, `[item]` or `(arguments)` may follow; see `owner`."""
         return self.owner(self.stack.pop())
 
     def owner(self, text: str) -> str:
@@ -480,7 +480,7 @@ def _read_cell(r: Resumption) -> None:
     r.line(f"_r = {missing}")
     r.line("try:")
     r.line(f"    _r = {r.slots[r.raw]}.cell_contents")
-    # raised after the clause, so that this error is not its context
+    # the NameError is raised outside of the clause: the ValueError must not be its `__context__`
     r.line(f"except {r.const(ValueError, 'ValueError')}:")
     r.line("    pass")
     r.line(f"if _r is {missing}:")
@@ -679,7 +679,7 @@ def raise_varargs(r: Resumption) -> None:
 
 @plain("RERAISE")
 def reraise(r: Resumption) -> None:
-    r.line(f"_raised = [{r.pop()}]")  # no variable may keep it: its traceback contains the frame
+    r.line(f"_raised = [{r.pop()}]")  # a variable would keep the exception, whose traceback contains the frame
     r.line(f"{r.const(native.reraise, 'raise_again')}(_raised.pop())")
 
 

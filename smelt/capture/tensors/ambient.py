@@ -2,7 +2,7 @@
 
 The interpreted program switches the real modes, so that operators on trace tensors behave as in eager. The graph gets a
 region for each switch. At the end of the capture the switches are undone; residual code repeats them if the frame ends
-in other modes than it began.
+in modes that differ from those at its start.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Modes that intercept each operator of the thread: `TorchFunctionMode`, `TorchDispatchMode`, and the default device.
 
-A graph calls other operators than the program, which a mode would observe. Therefore frames are not compiled while such
-a mode is entered, and a graph ends where the program enters one. The default device, which torch implements as such a
-mode, is an exception: its effect is known, and nodes that make tensors name their device.
+A mode would observe that the operators of a graph differ from the program's. Therefore frames are not compiled while
+such a mode is entered, and a graph ends where the program enters one. The default device, which torch implements as
+such a mode, is an exception: its effect is known, and nodes that make tensors name their device.
 """
 
 from __future__ import annotations

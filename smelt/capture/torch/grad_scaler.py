@@ -63,7 +63,7 @@ class _UndoneRegion:
         """Record nodes that undo the writes of the region if the condition is true.
 
         Raises:
-            CannotUndo: other objects than tensors were changed.
+            CannotUndo: objects other than tensors were changed.
         """
         self._take_out_flags()
         if self.before.take_changes():

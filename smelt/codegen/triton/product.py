@@ -1,7 +1,8 @@
 """The template of matrix products: one Triton function computes a product with its prologues and epilogue.
 
-    y, x    rows and columns of the result: the grid divides them, in groups of blocks that share factors k, l the
-    folded depth, walked in one loop: along rows of the first factor (k) and columns of the second (l)
+    y, x    rows and columns of the result: the grid divides them, in groups of blocks that share factors
+    k, l    the dimension that is summed over, walked in one loop: along rows of the first factor (k) and
+            along columns of the second (l)
 
 Factors are loaded as they are stored, or computed by a prologue. The accumulator is float32; it is rounded to the
 product's dtype, as by the library, and then is an ordinary value for the epilogue.
@@ -32,7 +33,7 @@ from smelt.shapes.size import IntLike, same
 
 @dataclass
 class Depth(Axis):
-    """The folded dimension, along one side of a factor's tile."""
+    """The dimension that is summed over, as one side of a factor's tile."""
 
     @property
     def block(self) -> str:
@@ -55,7 +56,8 @@ def precision_of(product: Product, dtype: torch.dtype, rounded: bool) -> str:
     """Returns Triton's `input_precision` for the factors.
 
     Tensor cores multiply float32 as a sum of products of narrower terms: three products of TF32 if both factors are
-    contiguous along the depth, as TF32 needs, else six of bf16. Both are as exact as float32 products, and faster.
+    stored and contiguous along the depth, as TF32 needs, else six of bf16. Both are as exact as float32 products, and
+    faster.
     """
     if dtype is not torch.float32:
         return "ieee"  # the precision applies only to float32
@@ -70,7 +72,9 @@ def _each(shape: Sequence[IntLike]) -> list[Var]:
 
 
 class Loops(Coordinates):
-    """The loops over the result, merged where memory allows it. Roles: batch is kept, rows folded, columns inner."""
+    """The loops over the result, merged where memory allows it. The roles are KEPT for batch dimensions, FOLDED for
+    rows and INNER for columns.
+    """
 
     def __init__(self, product: Product, plan: Schedule) -> None:
         super().__init__(product.group, plan)
@@ -102,9 +106,7 @@ class ProductKernel(TileKernel):
             self.computed |= {name for group in made for name in group.members}
 
     def arranged(self, axis: Axis) -> str:
-        """Returns the indices within a block: rows of a tile are rows of the result, or the depth of the second
-        factor.
-        """
+        """Returns the indices within a block, along the rows of a tile for y and l, along its columns for x and k."""
         return f"tl.arange(0, {axis.block})" + ("[:, None]" if axis.name in "yl" else "[None, :]")
 
     def render(self) -> TritonKernel:

@@ -1,7 +1,8 @@
 """Turns a group's variables into the tile of a Triton kernel: axes that the grid divides, and axes that programs walk.
 
-    FLAT    every element by itself: one axis, or two where accesses are contiguous along different variables
-            or x: columns of one row (k), where rows have values of their own or begin between words
+    FLAT    every element by itself: one axis (x); two (y, x) where accesses are contiguous along different variables;
+            or the columns of one row (x), where each program has one row because rows have values of their own or are
+            not aligned to words
     ROW     x: rows, r: what a row reduction folds, whole in a tile or in a loop
     COLUMN  x: columns (contiguous), r: the rows that a column reduction folds, in a loop
     MIXED   a program has a chunk of the rows, which it walks (r) with whole columns (i); it folds both at once

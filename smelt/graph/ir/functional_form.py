@@ -245,7 +245,7 @@ def _parameters(op: OpOverload) -> str:
         depth += (char == "(") - (char == ")")
         if depth == 0:
             break
-        if depth == 1 and char not in "()":  # deeper are the `(a!)` of `Tensor(a!)`
+        if depth == 1 and char not in "()":  # alias annotations, the `(a!)` of `Tensor(a!)`, are deeper
             inside += char
     return inside
 

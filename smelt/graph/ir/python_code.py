@@ -1,4 +1,4 @@
-"""Writes the Python code of a graph by `torch.fx`, also for arguments that have no text.
+"""Writes the Python code of a graph by `torch.fx`, even for arguments that have no text.
 
 `torch.fx` writes each argument into the code by its `repr`. Values whose class defines `repr` (also enumerations), and
 keywords that are not identifiers, are stored separately from the code.

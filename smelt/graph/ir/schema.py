@@ -110,7 +110,7 @@ def _depends_on_others(schema: Any) -> bool:
 
 
 def _has_effects(returns: Sequence[Any]) -> bool:
-    """Whether an operator has other effects than on tensors: it returns no tensor, or a handle to wait for."""
+    """Whether an operator has effects other than on tensors: it returns no tensor, or a handle to wait for."""
     types = [str(each.type) for each in returns]
     return not any("Tensor" in each for each in types) or any(each.endswith(".c10d.Work") for each in types)
 
@@ -190,7 +190,7 @@ COLLECTIVES = ("_c10d_functional", "c10d", "c10d_functional")
 """Namespaces of PyTorch's collectives."""
 
 _OWN = ("aten", "prims", "prim", "quantized", *COLLECTIVES)
-"""Namespaces of PyTorch itself: a write operator in these without a functional form has other effects than its
+"""Namespaces of PyTorch itself: a write operator in these without a functional form has effects other than its
 writes.
 """
 

@@ -35,7 +35,7 @@ class Ratio:
     """The quotient `number / size`, at least one of them a Size: a quotient of element counts, as in derivative
     formulas.
 
-    `float()` pins the sizes.
+    `float()` specializes the sizes.
     """
 
     __slots__ = ("number", "size")
@@ -119,13 +119,13 @@ class SizeNode:
         return SizeNode(number, float)
 
     def str(self) -> str:
-        """Returns the text for a program that prints it: the text of the number, to which the size is pinned."""
+        """Returns the text for a program that prints it: the text of the number, to which the size is specialized."""
         return repr(self.number())
 
     _graph_repr = str
 
     def number(self) -> Any:
-        """Returns the plain number, to which a size is pinned."""
+        """Returns the plain number, to which a size is specialized."""
         return self.bool_() if self.kind is bool else self.kind(self.value)
 
     def int_(self) -> int:
@@ -497,7 +497,7 @@ def has_symint(value: Any) -> bool:
 
 
 def pinned(value: Any) -> Any:
-    """Pin symbolic numbers to the plain numbers of the example, also inside lists, tuples and shapes."""
+    """Specialize symbolic numbers to the plain numbers of the example, also inside lists, tuples and shapes."""
     kind = type(value)
     if kind in _PLAIN:
         return _PLAIN[kind](value)

@@ -1,4 +1,4 @@
-"""Strides of Fourier transforms on a CPU, whose kernels order dimensions in another way than the meta kernels."""
+"""Strides of Fourier transforms on a CPU, whose kernels order dimensions differently from the meta kernels."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ aten = torch.ops.aten
 
 
 def transformed(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """The rule for `_fft_r2c`, `_fft_c2c` and `_fft_c2r`: the result's dimensions have the memory order of a small
-    transform's result.
+    """The rule for `_fft_r2c`, `_fft_c2c` and `_fft_c2r`: runs the transform on a tiny tensor, whose result has its
+    dimensions in the same order in memory.
 
-    The libraries sort dimensions by the strides of their input; lengths above 1 do not matter.
+    The libraries order dimensions by the strides of their input; sizes matter only if they are 1.
     """
     val, dims = val_of(args[0]), args[1]
     if kwargs or not _is_known(val) or not _are_dims(dims, val.ndim):
@@ -55,10 +55,9 @@ def _is_known(val: Any) -> bool:
 
 
 def _tiny_stride(val: Any) -> list[int]:
-    """Returns strides for lengths of at most 2, with the dimensions of `val` in the same order; repeated elements stay
-    repeated.
+    """Returns strides for the sizes of `val`, reduced to at most 2, in the same order in memory; strides of 0 remain 0.
 
-    Different strides stay different, also if a dimension of size 1 leaves a gap.
+    Strides that differ in `val` also differ in the result, even next to a dimension of size 1.
     """
     stride, step, inner = [0] * val.ndim, 1, None
     for d in sorted(range(val.ndim), key=lambda d: (val.stride[d], val.shape[d], -d)):

@@ -311,8 +311,8 @@ def _has_symbols(value: Any) -> bool:
 
 
 def _pinned(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Returns the arguments with every symbolic size pinned to its example, for an operator without a rule for symbolic
-    sizes.
+    """Returns the arguments with every symbolic size specialized to its example, for an operator without a rule for
+    symbolic sizes.
     """
 
     def pin(value: Any) -> Any:
@@ -460,7 +460,7 @@ _PROBED = frozenset(
         aten.nonzero_static.default,
     }
 )
-"""Operators whose meta kernels give other strides than the CPU kernels."""
+"""Operators whose meta kernels give strides that differ from those of the CPU kernels."""
 
 
 def _eigenvectors_cpu(answer: Any, args: Sequence[Any]) -> Any:

@@ -1,7 +1,7 @@
 """The results of `torch.linalg.lstsq`; the number of residuals may depend on values.
 
-PyTorch's derivative counts the residuals, which is possible only for plain numbers. If values decide the number, the
-residuals get a derivative in this module.
+PyTorch's derivative counts the residuals, which is possible only for plain numbers. If the number depends on values,
+the residuals get a derivative in this module.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _FIXED_COUNT_DRIVERS = ("gels", "gelsy", None)
 
 
 def least_squares(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Layout, ...] | None:
-    """Returns the layouts of the results; None if values decide the number of residuals.
+    """Returns the layouts of the results; None if the number of residuals depends on values.
 
     Raises:
-        DataDependent: values decide the number for a batch.
+        DataDependent: the number depends on values, and there is more than one matrix.
         Unsupported: sizes are symbolic, or the device is not the CPU.
     """
     said = given(func, args, kwargs)

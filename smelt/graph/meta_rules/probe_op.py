@@ -1,6 +1,7 @@
-"""Finds the layouts of an operator's results by running its kernel once on memory of ones.
+"""Finds the layouts of an operator's results by running its kernel once on tensors of ones.
 
-It is used for CPU operators without a metadata rule, and for those whose rule gives other strides than the kernel.
+It is used for CPU operators without a metadata rule, and for those whose rule gives strides that differ from the
+kernel's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from smelt.graph.ir.meta import extent
 from smelt.graph.ir.storage_view import Layout, ViewedTensor
 
 MAX_PROBE_ELEMENTS = 1 << 22
-"""Maximum number of elements of all arguments together for which a kernel is run."""
+"""Maximum number of elements of all arguments together; with more, the kernel is not run."""
 
 _VALUES_MATTER = (
     torch.Tag.dynamic_output_shape,
@@ -25,9 +26,9 @@ _VALUES_MATTER = (
 
 
 def probe(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Returns the operator's result for arguments with these layouts; None if it cannot be run, or refuses ones.
+    """Returns the operator's result for arguments with these layouts; None if it must not or cannot be run.
 
-    Trace tensors among the arguments have plain sizes and are on the CPU. Operators of other libraries are never run:
+    Trace tensors among the arguments have static sizes and are on the CPU. Operators of other libraries are never run:
     they may have side effects.
     """
     if func.namespace != "aten" or any(tag in func.tags for tag in _VALUES_MATTER):

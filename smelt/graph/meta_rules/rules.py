@@ -1,8 +1,8 @@
 """Metadata rules of the operators that models are made of.
 
 PyTorch's meta kernels support all of these, but most of them are Python programs that load torch's own compiler at the
-first call (over a second of cold start), and some give other strides than the CPU kernels. A rule returns None for an
-unusual case; then the meta kernel is run, which also raises eager's error for wrong arguments.
+first call (over a second of cold start), and some give strides that differ from the CPU kernels'. A rule returns None
+for an unusual case; then the meta kernel is run, which also raises eager's error for wrong arguments.
 """
 
 from __future__ import annotations
@@ -393,7 +393,7 @@ def _new_like(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         return None
     if not is_dense(val.shape, val.stride) and not any(
         same(n, 0) for n in val.shape
-    ):  # without elements the strides are kept
+    ):  # a tensor without elements keeps its strides
         return None
     return _fresh(val, val.shape, kwargs.get("dtype"), val.stride)
 
@@ -529,7 +529,7 @@ def _image_format(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> 
     """Whether a convolution of these operands runs in channels last, and so returns it.
 
     A 1-d convolution is a 2-d one over a single row; its input is made row-major before. For float64 the libraries
-    support no other order than row-major, except for images on a CPU. (PyTorch: aten/src/ATen/native/ConvUtils.h.)
+    support only row-major order, except for images on a CPU. (PyTorch: aten/src/ATen/native/ConvUtils.h.)
     """
     if torch.float64 in (x.dtype, weight.dtype) and (x.device.type == "cuda" or weight.ndim == 5):
         return False

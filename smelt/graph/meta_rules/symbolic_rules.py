@@ -1,7 +1,7 @@
 """Metadata of operators on symbolic sizes; for static sizes these operators use PyTorch's meta kernels.
 
-A rule returns layouts, or None: then sizes are pinned and the meta kernel is run, which also raises eager's error for
-wrong arguments. Comparisons of sizes may add assumptions, as everywhere.
+A rule returns layouts, or None: then sizes are specialized to the example's and the meta kernel is run, which also
+raises eager's error for wrong arguments. Comparisons of sizes may add assumptions, as everywhere.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _mv(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _expanded(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Returns a row-major result, broadcast with a mask."""
+    """Returns a row-major result, whose shape is the first argument's broadcast with the mask's."""
     val = val_of(args[0])
     shape = broadcast([val, val_of(args[1])])
     return None if shape is None else fresh(val, shape)
@@ -128,7 +128,7 @@ def _attention_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _roll(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """On a CPU the two slices, concatenated: images keep their format."""
+    """The layout of `roll`. On a CPU it concatenates two slices, so images keep their memory format."""
     val, dims = val_of(args[0]), given(func, args, kwargs)["dims"]
     if dims and same(val.numel, 0):
         return as_before(val)
@@ -243,8 +243,8 @@ def _nll_images(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 def picked(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     """The rule of indexing with integers.
 
-    Neighbouring indexed dimensions are replaced by those of the indices, others move to the front. The kernel orders
-    the result by the memory order of the dimensions that are kept. (PyTorch: `restride_src` in
+    The dimensions of the indices replace the indexed dimensions if these are neighbours; else they come first. The
+    kernel orders the result by the memory order of the dimensions that are kept. (PyTorch: `restride_src` in
     aten/src/ATen/native/TensorAdvancedIndexing.cpp.)
     """
     val, indices = val_of(args[0]), args[1]
@@ -289,7 +289,7 @@ def _as_walked(index: TensorMeta, shape: Sequence[IntLike], before: int, after: 
 
 
 def _product(shape_of: Any) -> Rule:
-    """Returns the rule of a row-major product, with a shape given by the first two matrices or vectors."""
+    """Returns the rule of a row-major product, whose shape `shape_of` computes from the two matrices or vectors."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         a, b = (val_of(x) for x in args[1:3]) if len(args) > 2 else (val_of(x) for x in args[:2])
@@ -310,7 +310,7 @@ def _addmv_shape(a: TensorMeta, b: TensorMeta) -> Any:
 
 
 def _addr(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """The rule of an elementwise operation on the summand, a column and a row."""
+    """The rule of `addr`: elementwise on the summand, the first vector as a column and the second as a row."""
     x, a, b = (val_of(each) for each in args[:3])
     if a.ndim != 1 or b.ndim != 1 or not x.dtype is a.dtype is b.dtype:
         return None
@@ -402,7 +402,7 @@ def _glu(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _cdist_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Returns the gradient of the first operand, for each pair of the batches."""
+    """Returns the gradient with respect to the first operand, with the batch dimensions of both operands broadcast."""
     a, b = val_of(args[1]), val_of(args[2])
     batch = broadcast([fresh(v, v.shape[:-2]).val for v in (a, b)])
     if batch is None or any(same(n, 0) for n in (*a.shape, *b.shape)):

@@ -59,8 +59,8 @@ def is_used_up(node: Any) -> bool:
 
 
 def _names(kind: type) -> tuple[str, ...]:
-    """Returns the names of a node class's attributes for saved tensors; the attributes are not read, as that would pin
-    symbolic sizes.
+    """Returns the names of a node class's attributes for saved tensors; the attributes are not read, as that would
+    specialize symbolic sizes.
     """
     return ("saved_tensors",) if hasattr(kind, "_forward_cls") else _raw_names(kind)
 

@@ -232,5 +232,5 @@ def _windows(*layouts: _Numbers) -> list[list[tuple[int, int]]] | None:
 
 
 def _numbers(layout: Layout) -> _Numbers:
-    """Returns shape, strides and offset; symbolic ones are pinned to those of the example."""
+    """Returns shape, strides and offset; symbolic ones are specialized to those of the example."""
     return tuple(map(int, layout.val.shape)), tuple(map(int, layout.val.stride)), int(layout.offset)

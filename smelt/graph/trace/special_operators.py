@@ -76,8 +76,8 @@ def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
 
 
 def _lstsq(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Run `linalg_lstsq`: values decide whether all matrices with more rows than columns have full rank, and so have
-    residuals.
+    """Run `linalg_lstsq`: there are residuals only if all matrices have full rank and more rows than columns, so their
+    number depends on values.
     """
     args, kwargs = as_traced(args, kwargs, recorder)
     answer = least_squares(func, args, kwargs)

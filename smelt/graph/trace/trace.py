@@ -415,7 +415,7 @@ _SIZE_QUERIES: dict[OpOverload, Callable[..., Any]] = {
     aten.sym_stride.int: lambda layout, dim: layout.val.stride[dim],
     aten.sym_numel.default: lambda layout: layout.val.numel,
     aten.sym_storage_offset.default: lambda layout: layout.offset,
-    # the sizes become plain numbers, which pins them
+    # the sizes become plain numbers: they are specialized
     aten.size.default: lambda layout: list(map(int, layout.val.shape)),
     aten.stride.default: lambda layout: list(map(int, layout.val.stride)),
 }

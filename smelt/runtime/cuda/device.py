@@ -144,7 +144,7 @@ class Device:
         """Returns the bytes by which the unused memory of recordings exceeds the limit; checked before each new
         recording.
 
-        In plain calls, tensors passed between regions of a model are freed soon, and the next region reuses their
+        In unrecorded calls, tensors passed between regions of a model are freed soon, and the next region reuses their
         memory; recordings cannot share it. While memory is plentiful, each of several models may keep its own.
 
         Args:
@@ -187,11 +187,11 @@ class Device:
         return device_arenas(torch.device("cuda", self.index))
 
     def forget_room(self) -> None:
-        """Reset `room`, before a plain call whose need for arena memory is measured."""
+        """Reset `room`, before an unrecorded call whose need for arena memory is measured."""
         self.arenas.most = 0
 
     def room(self) -> int:
-        """Returns the bytes of the arena that plain calls have needed since `forget_room`."""
+        """Returns the bytes of the arena that unrecorded calls have needed since `forget_room`."""
         return self.arenas.most
 
     def record(self, prepare: Prepare, program: Program, room: int) -> tuple[Any, list[Any]]:
@@ -238,7 +238,7 @@ class Device:
     def _arena(self) -> Iterator[Arena | None]:
         """A context that provides the memory for the arena of a recording.
 
-        The allocator caches memory freed by plain calls. A recording, which replaces such calls, cannot use that
+        The allocator caches memory freed by unrecorded calls. A recording, which replaces such calls, cannot use that
         memory, and the allocator cannot release memory during a recording; so it is released before.
         """
         with self.arenas.lend(self._give_back_unused) as arena:

@@ -92,7 +92,7 @@ class Recorder:
         return [program for each in self._programs if (program := each()) is not None]
 
     def reasons(self) -> list[str]:
-        """Returns lines that say what was recorded and why calls ran plain."""
+        """Returns lines that say what was recorded and why calls ran unrecorded."""
         if self.refused is not None:
             return [f"{self.name}: no CUDA graphs: {self.refused}"]
         return [line for program in self.programs for line in program.reasons()]

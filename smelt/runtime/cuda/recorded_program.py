@@ -1,8 +1,8 @@
-"""Decides for each call of a program whether it runs plain, is recorded or is replayed.
+"""Decides for each call of a program whether it runs unrecorded, is recorded or is replayed.
 
-The first call with given sizes and parameters runs plain (kernels are tuned in it), the second call is recorded, later
-calls are replayed. Which inputs keep their address is observed, not declared. A call without a matching recording, or
-whose recording has a result of an earlier call still in use, runs plain, which is always correct.
+The first call with given sizes and parameters runs unrecorded (kernels are tuned in it), the second call is recorded,
+later calls are replayed. Which inputs keep their address is observed, not declared. A call without a matching
+recording, or whose recording has a result of an earlier call still in use, runs unrecorded, which is always correct.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from smelt.runtime.launch import data_ptr
 from smelt.runtime.tuned import RECORDINGS
 
 FIRST = "the first one with its sizes and parameters"
-"""The reason why the first call of a kind runs plain."""
+"""The reason why the first call of a kind runs unrecorded."""
 
 Replayed = list[Any] | Iterator[list[Any]]
 """The results of a replay; for a program in stages an iterator of the results of each stage."""
@@ -38,8 +38,8 @@ Replayed = list[Any] | Iterator[list[Any]]
 class Kind:
     """Calls with the same sizes and parameters, with their observations and recordings.
 
-    `positions`: positions of the inputs that are parameters. `tuned`: whether one of the calls has run plain, which
-    chose kernels and initialised libraries. `refused`: the reason why the calls are not recorded, or None.
+    `positions`: positions of the inputs that are parameters. `tuned`: whether one of the calls has run unrecorded,
+    which chose kernels and initialised libraries. `refused`: the reason why the calls are not recorded, or None.
     """
 
     observed: Observation
@@ -61,9 +61,10 @@ class RecordedProgram:
         recordings: its recordings, the newest first.
         moving: positions of inputs that were seen at different addresses.
         copied: positions of results that are returned as copies, because callers keep them.
-        waits: number of calls since the last recording that ran plain because results of earlier calls were in use.
-        plain: addresses of the results of calls that ran plain since the last replay.
-        room: bytes of the arena that plain calls needed.
+        waits: number of calls since the last recording that ran unrecorded, because results of earlier calls were in
+            use.
+        plain: addresses of the results of calls that ran unrecorded since the last replay.
+        room: bytes of the arena that unrecorded calls needed.
         refused: the reason why no further calls are recorded, or None.
     """
 
@@ -121,7 +122,7 @@ class RecordedProgram:
         return plain
 
     def reasons(self) -> list[str]:
-        """Returns lines that say what was recorded and why calls ran plain."""
+        """Returns lines that say what was recorded and why calls ran unrecorded."""
         if self.refused is not None:
             return [f"{self.name}: no CUDA graph: {self.refused}"]
         lines = [f"{self.name}: {_plural(self.made, 'CUDA graph')}"] if self.made else []
@@ -160,7 +161,7 @@ class RecordedProgram:
     # -- one call, with the device locked
 
     def _replayed(self, inputs: list[Any]) -> Replayed | str | Kind:
-        """Returns the results, or the reason why this call runs plain, or its kind if it is the first call of that
+        """Returns the results, or the reason why this call runs unrecorded, or its kind if it is the first call of that
         kind.
         """
         busy: list[Recording] = []
@@ -300,7 +301,7 @@ class RecordedProgram:
         return [other for each in self._others if (other := each()) is not None]
 
     def _from_plain(self, inputs: list[Any]) -> bool:
-        """Whether inputs are results of a plain call of the graph's other program, which has recordings."""
+        """Whether inputs are results of an unrecorded call of the graph's other program, which has recordings."""
         others = [other for other in self.others() if other.refused is None]
         plain = {address for other in others for addresses in list(other.plain) for address in addresses}
         return any(isinstance(t, torch.Tensor) and t.numel() and data_ptr(t) in plain for t in inputs)

@@ -34,7 +34,7 @@ class RecordedStages(RecordedProgram, Staged):
         """Yields the results of each stage; see `Staged`.
 
         The device is locked from the first stage to the last: other programs would use the arena, in which the graphs
-        of later stages find intermediate results of earlier ones. Calls from hooks in between run plain.
+        of later stages find intermediate results of earlier ones. Calls from hooks in between run unrecorded.
         """
         if self.refused is not None:
             count("cuda_graph_plain")
@@ -57,7 +57,7 @@ class RecordedStages(RecordedProgram, Staged):
         return recording.replay_stages(inputs, self.positions)
 
     def _plain_stages(self, inputs: list[Any], why: str | Kind) -> Iterator[list[Any]]:
-        """Yields the results of each stage of a call that runs plain, for a reason or as the first of its kind.
+        """Yields the results of each stage of a call that runs unrecorded, for a reason or as the first of its kind.
 
         Callers drop the iterator after the last stage, so nothing may be left to do then.
         """

@@ -254,7 +254,7 @@ def _deltas(q: Spec) -> Spec:
 
 
 def gradient_specs(params: Params, inputs: Specs, outputs: Sequence[Spec]) -> Specs:
-    """Returns the layouts of the gradients of q, k, v and bias; the first three also if they are not requested."""
+    """Returns the layouts of the gradients of q, k, v and bias; the first three even if they are not requested."""
     wanted = iter(outputs)
     found = [next(wanted) if one else None for one in params["mask"]]
     for position, spec in enumerate(inputs[1:4]):

@@ -137,7 +137,7 @@ class Product:
             return
         known = _tuner.remembered(self.key)
         if known is None and self.target.clock.recording():
-            self._library()(table, out, *factors)  # timing is not possible now
+            self._library()(table, out, *factors)  # nothing can be timed during a recording
             return
         chosen = known or self._chosen(table, out, factors)
         implementation = next(

@@ -127,8 +127,9 @@ def unpacked(ptx: str) -> str:
 
     LLVM packs additions of small indices. If the other half is not read, ptxas 12.8 drops the constant of such an
     addition: a kernel that pads then silently reads the element before its row. Two scalar instructions replace it.
-    ptxas 12.8 and 12.9 drop the sign of one of two float16 numbers that were negated together if that half is then
-    packed with another number, so that gradients have the wrong sign: their sign bits are flipped as integers instead.
+    If two float16 numbers are negated together and one of them is then packed with another number, ptxas 12.8 and 12.9
+    drop its sign, so that gradients have the wrong sign. Integer instructions that change the sign bits replace such
+    negations and absolute values.
     """
 
     def apart(found: re.Match[str]) -> str:
@@ -148,7 +149,9 @@ def unpacked(ptx: str) -> str:
 
 @contextlib.contextmanager
 def _subnormals(flushes: bool) -> Iterator[None]:
-    """Suppress flushing of subnormals in Tritons without the option `enable_reflect_ftz`, which always enable it."""
+    """Suppress flushing of subnormals in versions of Triton that always enable it: those without the option
+    `enable_reflect_ftz`.
+    """
     backend = triton_module("backends.nvidia.compiler")
     if flushes or hasattr(backend.CUDAOptions, "enable_reflect_ftz"):
         yield

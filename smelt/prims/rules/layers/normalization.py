@@ -359,7 +359,7 @@ def _over_dim(p: Lowering, x: Node, dim: int, compute: Any) -> Any:
 @decomposition(aten._safe_softmax.default)
 def safe_softmax(p: Lowering, x: Node, dim: int, dtype: Any = None) -> Any:
     def compute(p: Lowering, a: Node, dim: int) -> Node:
-        hidden = p.eq(p.amax(a, (dim,)), -math.inf)  # all scores of the row
+        hidden = p.eq(p.amax(a, (dim,)), -math.inf)  # whether all scores of the row are -inf
         return p.where(p.spread(hidden, shape_of(a), (dim,)), 0.0, _softmax(p, a, dim))
 
     return _over_dim(p, x, dim, compute)

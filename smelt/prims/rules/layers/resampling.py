@@ -294,7 +294,7 @@ def affine_grid(p: Lowering, theta: Node, size: Sequence[int], align: bool) -> A
         factor = p.slice(a, (0, 0, column), (shape[0], axes, column + 1), (1, 1, 1))
         term = p.broadcast_in_dim(p.reshape(factor, (shape[0], axes)), wide, (0, axes + 1))
         if column < axes:
-            dim = axes - 1 - column  # among the spatial dimensions
+            dim = axes - 1 - column  # columns are in the order x, y, z: the last dimension first
             term = p.mul(term, p.broadcast_in_dim(_grid_coordinates(p, a, space[dim], align), wide, (dim + 1,)))
         total = term if total is None else p.add(total, term)
     return p.convert(total, p.out.dtype)
