@@ -25,7 +25,7 @@ _original: Callable[..., Any] | None = None
 def install() -> None:
     """Make `torch.compile` and `Module.compile` compile with smelt.
 
-    Calls that name another backend than torch's own still go to torch. Options that only torch's backend has are
+    Calls that name a backend other than torch's own still go to torch. Options that only torch's backend has are
     ignored, with one warning for each. Models that were compiled before stay as they are.
     """
     _take({"inductor", "smelt"})
@@ -85,7 +85,7 @@ def _compile(
 
 def _default_backend() -> Any:
     """The backend of a call that names none: torch's own, unless the program has set another default."""
-    registry = sys.modules.get("torch._dynamo.backends.registry")  # a program that sets a default has imported it
+    registry = sys.modules.get("torch._dynamo.backends.registry")  # not imported: the program has set no default
     return getattr(registry, "_default_backend", "inductor")
 
 

@@ -226,7 +226,7 @@ Node = Input | Constant | Pointwise | Reduction | Scatter | Extern | Item
 class Output:
     """A result of the program: the value of node `name` with exactly the strides of `meta`.
 
-    In a schedule it may have another shape than its node, if the node is a product: the same elements in the same
+    In a schedule its shape may differ from that of its node, if the node is a product: the same elements in the same
     order. Without a name the result is `number`: None or a size.
     """
 

@@ -44,7 +44,7 @@ class Part:
     """Nodes that the host runs, followed by a graph that is compiled.
 
     Attributes:
-        host: nodes that the host runs first, in order: reads, their items, checks.
+        host: nodes that the host runs first, in order: reads of numbers, items of lists that such nodes return, checks.
         module: the graph; None if it would compute nothing.
         inputs: nodes of the whole graph that are the graph's tensor inputs.
         symbols: the graph's inputs that are numbers, which follow the tensors.

@@ -292,7 +292,7 @@ def _mapped(arg: Any, values: dict[Node, Any]) -> Any:
 
 
 def _listed(arg: Any, top: bool = True) -> Any:
-    """Returns the arguments for an ATen call, with lists as sequences."""
+    """Returns the arguments for an ATen call, with nested tuples replaced by lists."""
     if isinstance(arg, tuple):
         items = [_listed(a, False) for a in arg]
         return tuple(items) if top else items
@@ -429,7 +429,7 @@ def _lay_out(value: Node, own: TensorMeta, meta: TensorMeta) -> None:
 def _views(value: Node) -> Iterator[Node]:
     """Yields the views of a value, and views of these, whose recorded strides follow from the value's own.
 
-    A result that repeats another value has other recorded strides, since it is new memory.
+    A view with other recorded strides is left out: it is a result with memory of its own.
     """
     for user in value.users:
         if isinstance(user.target, Prim) and user.target.kind is Kind.VIEW:

@@ -1,6 +1,6 @@
 """Schedules a loop program: kernels and externs in order, buffers with strides and offsets.
 
-products that write outputs -> realize -> split long reductions -> fuse -> drop buffers that only their kernel reads ->
+let products write outputs -> realize -> split long reductions -> fuse -> drop buffers that only their kernel reads ->
 join products with prologues and epilogues -> order -> bundle -> memory plan
 """
 

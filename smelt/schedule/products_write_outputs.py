@@ -63,8 +63,8 @@ def _product(program: LoopProgram, output: Output, users: Mapping[str, Sequence[
 def _strides(
     index: Index, own: Sequence[Var], outer: Sequence[IntLike], inner: Sequence[IntLike]
 ) -> tuple[IntLike, ...] | None:
-    """Returns strides with which element `index` has the address of element `own` of a tensor with strides `outer`, or
-    None.
+    """Returns the strides of a product that is stored in an output with strides `outer`, if element `own` of the output
+    is element `index` of the product; None if no strides fit.
 
     Args:
         inner: strides for dimensions of one element.

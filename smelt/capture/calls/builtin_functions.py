@@ -496,7 +496,7 @@ def load_exception_attr(vm: Interpreter, error: BaseException, name: str) -> obj
 
     Raises:
         Restart: the program reads the traceback of an exception that capture raised.
-        Break: the program reads the traceback of an exception from outside.
+        Break: the program reads the traceback of an external exception.
     """
     raised = vm.python.errors.get(id(error)) if name in ("__traceback__", "with_traceback") else None
     if raised is not None and vm.finalizers.allowed:

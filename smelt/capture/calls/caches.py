@@ -156,7 +156,7 @@ def _has_state(vm: Interpreter, value: Any) -> bool:
 
 
 def _is_plain_object(vm: Interpreter, value: object) -> bool:
-    """Whether an object came from outside and its hash and equality have no side effects.
+    """Whether an object is external and its hash and equality have no side effects.
 
     False for a tensor: capture would use its trace tensor as the key.
     """

@@ -522,7 +522,7 @@ _LOGGING_LOCK = logging._lock  # type: ignore[attr-defined]
 def call_on_external(
     vm: Interpreter, fn: MethodOfC | BoundMethodOfC, owner: object, args: Args, kwargs: Kwargs
 ) -> object:
-    """Call a C method of an object from outside: a builtin container is replaced by its mirror, other objects are
+    """Call a C method of an external object: a builtin container is replaced by its mirror, other objects are
     refused.
     """
     if isinstance(owner, CONTAINERS) or is_shown(owner):

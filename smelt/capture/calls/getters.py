@@ -29,7 +29,7 @@ def _arguments(getter: object) -> Args:
 
 
 def _known(vm: Interpreter, getter: object) -> bool:
-    """Whether a getter's arguments are plain data. The arguments of a getter from outside are guarded."""
+    """Whether a getter's arguments are plain data. The arguments of an external getter are guarded."""
     source = vm.source_of(getter)
     if source is None:
         return True

@@ -62,7 +62,7 @@ class Observed:
         self.targets.update(found)
 
     def look(self, target: object) -> None:
-        """Note that the program reads an object from outside, or a global variable.
+        """Note that the program reads an external object or a global variable.
 
         Raises:
             Restart: a deferred call may change the object or variable; the graph ends before that call.

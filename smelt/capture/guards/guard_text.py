@@ -66,7 +66,7 @@ def _module(subject: Source, operand: tuple[bool | None, tuple[str, ...]], sourc
 
 
 def _state(subject: object, operand: tuple[object, ...], sources: Sequence[Source]) -> str:
-    named = zip(native.state_names(), operand, strict=False)  # the raw dispatch keys repeat the other modes
+    named = zip(native.state_names(), operand, strict=False)  # bytes: raw dispatch keys, which repeat the modes
     return f"modes are { ({name: value for name, value in named if not isinstance(value, bytes)}) }"
 
 

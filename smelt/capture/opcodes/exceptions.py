@@ -197,7 +197,7 @@ def _matched(
         else:
             names = (*(positional or ())[:count], *names)
     seen: set[str] = set()
-    for name in names:  # entries of `__match_args__` may be of another type than str
+    for name in names:  # entries of `__match_args__` may be of types other than str
         if type(name) is not str:
             user_raise(TypeError(f"__match_args__ elements must be strings (got {vm.type_of(name).__name__})"))
         if name in seen:

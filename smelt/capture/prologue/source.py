@@ -54,7 +54,7 @@ class Kind:
 
 
 class OtherKindError(Exception):
-    """A value has another kind than during capture; `instruction` is the instruction that computes the value."""
+    """A value's kind differs from that during capture; `instruction` is the instruction that computes the value."""
 
     instruction: tuple[int, int] | None = None
 

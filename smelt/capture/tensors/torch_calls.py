@@ -136,8 +136,8 @@ def _make_leaf(vm: Interpreter, tensor: TraceTensor) -> object:
     """Captured form of `tensor.requires_grad_()` on a tensor that the frame has made.
 
     Raises:
-        Break: the tensor is from outside, or has a history.
-        Restart: the tensor is from outside or has a history, and the frame has made a view of it and written to the
+        Break: the tensor is external, or has a history.
+        Restart: the tensor is external or has a history, and the frame has made a view of it and written to the
             memory. Capture stops before the view: results of the graph would be views of written memory, and autograd
             would give them the history of their base.
     """
@@ -399,7 +399,7 @@ def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     from_dict = name in getattr(real, "__dict__", {})
     base = sources.instance_dict(source) if name == "__dict__" else vm.attr_source(source, name, from_dict)
     value = vm.external(value, base)
-    if attributes is None:  # otherwise the program may have written it to the attribute dictionary
+    if attributes is None:  # else the read is not kept: the program may write to the attribute dictionary
         vm.reads[id(tensor), name] = value
     return value
 

@@ -90,7 +90,7 @@ def guard_reads(
     second result is True if the call has switched `set_materialize_grads` off.
 
     Raises:
-        Break: a node cannot represent the call, because the call writes to objects from outside, prints, or needs
+        Break: a node cannot represent the call, because the call writes to external objects, prints, or needs
             values.
     """
     sibling = vm.sibling()
@@ -153,7 +153,7 @@ def _refuse_call_state(cls: type, reads_class: bool, checks: list[Check]) -> Non
 
 
 def _forget_reads(sibling: Interpreter) -> set[tuple[int, str]]:
-    """Forget the known values of objects from outside, so that the next read of each value repeats its checks."""
+    """Forget the known values of external objects, so that the next read of each value repeats its checks."""
     known = [key for key in sibling.reads if sibling.is_external(key[0])]
     for key in known:
         del sibling.reads[key]

@@ -37,8 +37,8 @@ Location = Callable[[str], Hashable]
 
 @dataclass(frozen=True)
 class _Body:
-    """Code that members share: its lines, types of its pointers, number of streams, configuration, and the functions
-    that it calls.
+    """Code that members share: its lines, types of its pointers, number of random streams, configuration, and the
+    functions that it calls.
 
     vectors: whether the sizes of its members are multiples of VECTOR, so that Triton reads wide words. large: whether
     each of the members takes longer than a launch.
@@ -269,8 +269,8 @@ class _Launch:
         return self.select(rest, after, depth + 1)
 
     def differences(self, members: Iterable[_Member]) -> list[list[str]]:
-        """Returns the arguments of a body that differ between members: pointers, then numbers of streams, then the
-        number of elements.
+        """Returns the arguments of a body that differ between members: pointers, then numbers of random streams,
+        then the number of elements.
         """
         chosen = [(member, [self.arguments.pointer(name) for name in member.buffers]) for member in members]
         return [

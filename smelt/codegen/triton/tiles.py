@@ -5,7 +5,7 @@
             not aligned to words
     ROW     x: rows, r: what a row reduction folds, whole in a tile or in a loop
     COLUMN  x: columns (contiguous), r: the rows that a column reduction folds, in a loop
-    MIXED   a program has a chunk of the rows, which it walks (r) with whole columns (i); it folds both at once
+    MIXED   r: a chunk of the rows, which a program walks; i: all columns. One loop folds rows and columns
 
 Block sizes are powers of two. The first configuration of a kernel is the heuristic's; max-autotune tries the others.
 """
@@ -143,8 +143,8 @@ class _Builder(Coordinates):
         )
 
     def by_rows(self, nest: Nest) -> Tiling | None:
-        """Returns the flat form by rows: no division finds a program's row, its row values are read once, rows may
-        begin anywhere. None if that form does not fit.
+        """Returns the flat form by rows: a program's row is found without a division, its row values are read once, and
+        rows need not be aligned. None if that form does not fit.
         """
         if len(self.order) < 2 or self.limits:
             return None

@@ -1,4 +1,4 @@
-"""Finds the arguments with which an operator's result may share memory, by its schema; for lifetimes and results.
+"""Finds, by an operator's schema, the arguments with which its result may share memory: they have to live as long.
 
 Values of a functional graph have no memory, but in a program compiled from it they do: a library kernel may return a
 view of an argument (`x.view(torch.int32)`), which is valid as long as the argument's memory, and changes when that

@@ -534,7 +534,7 @@ def with_supported_operands(left: Any, right: Any) -> tuple[Any, Any]:
 
 
 def has_other_number(value: Any) -> bool:
-    """Whether a number of another class than int, float and bool is among (nested) arguments."""
+    """Whether a number of a class other than int, float and bool is among (nested) arguments."""
     return any(map(has_other_number, value)) if type(value) in _SEQUENCES else is_other_number(type(value))
 
 

@@ -65,7 +65,7 @@ class Recorder:
 
         Args:
             name: name of the program in messages.
-            written: positions of inputs that the program overwrites; None: possibly each input that is a result.
+            written: positions of inputs that the program overwrites; None: not known, any input that is also a result.
             visible: number of results, the first ones, that callers get and may keep; the others are for autograd.
             inputs: names of inputs in messages.
         """

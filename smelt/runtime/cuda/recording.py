@@ -39,7 +39,7 @@ class Recording:
 
     Args:
         moving: positions of inputs that may have any address.
-        written: positions of inputs that the program overwrites; None: possibly each input that is a result.
+        written: positions of inputs that the program overwrites; None: not known, any input that is also a result.
         copied: positions of results that are returned as copies.
         owner: recordings of one owner share a limit of memory.
         room: number of bytes of the arena that the program needs.

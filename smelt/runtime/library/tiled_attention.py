@@ -62,7 +62,7 @@ BLOCKS: dict[tuple[str, bool, bool], Blocks] = {
 """Blocks by (kernel, whether elements have 32 bits, whether heads are wider than 64).
 
 Chosen by ptxas's reports for Hopper: no register is spilled, and two or three blocks fit on a multiprocessor, which
-hides that transposed operands of TF32 products pass through registers.
+hides the latency of moving transposed operands of TF32 products through registers.
 """
 
 
@@ -117,7 +117,8 @@ class AttentionKernel:
     Args:
         operands: layout of each pointer by name, in order; None: the operand is absent, and another operand's pointer
             is passed.
-        laid_out: letter of an operand's strides by its name; the strides of batch, head and row are arguments.
+        laid_out: the letter with which the names of an operand's strides begin, by operand; the strides of batch, head
+            and row are arguments of the kernel.
         extra: constants that only this kernel has.
     """
 
