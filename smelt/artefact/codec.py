@@ -69,7 +69,7 @@ class Encoder:
         return ["ref", self.names(value)]
 
     def many(self, values: Any) -> list[Any]:
-        """Several."""
+        """Encode each of several values."""
         return [self(value) for value in values]
 
     def factor(self, value: Factor) -> Any:
@@ -158,7 +158,7 @@ class Decoder:
             raise ArtefactError(f"an artefact holds what is none of its values: {str(data)[:100]}") from error
 
     def many(self, data: Any) -> list[Any]:
-        """Several."""
+        """Decode each of several values."""
         return [self(each) for each in data]
 
     def _error(self, name: Any, args: Any) -> Exception:

@@ -129,7 +129,7 @@ def _show(msg: Any) -> None:
     """The function that `warnings` calls for a warning that passes its filters."""
     how = _listening()
     if how is None or how.recorder is not _MODULE["_showwarnmsg_impl"] or issubclass(msg.category, SmeltWarning):
-        _before.get("show", _PLAIN)(msg)  # torch itself records the warning, for example
+        _before.get("show", _PLAIN)(msg)  # not recorded here, for example because torch records it
     elif how.found is not None:
         _add(how.found, msg, sys._getframe(1))
 
@@ -142,7 +142,7 @@ def _add(found: list[Warned], msg: Any, frame: FrameType | None) -> None:
     location, beyond = None, 0
     while frame is not None and not frame.f_code.co_filename.startswith(_HERE):
         if frame.f_code.co_filename.startswith(_GRAPH):
-            return  # of a function that was captured earlier, together with its warnings
+            return  # raised while a captured graph runs; the capture kept such warnings
         if location is None and (frame.f_code.co_filename, frame.f_lineno) == (msg.filename, msg.lineno):
             location = (frame.f_globals, msg.filename, msg.lineno)
         frame = frame.f_back

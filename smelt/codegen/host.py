@@ -166,7 +166,7 @@ class Host:
                 of_position[position] = index
             first = step.last + 1
         drops: dict[int, list[str]] = {}
-        # the debug mode keeps them to fill them with poison
+        # the debug mode keeps these tensors, to fill them with poison
         shared = self.plan.watched.shared if self.plan.watched is not None else frozenset[str]()
         overwritten = {*shared, *self.plan.over_inputs.values(), *self.plan.over_others.values()}
         for name, position in self.plan.last_use.items():
@@ -174,7 +174,7 @@ class Host:
             if name in self.outputs or self.in_arena(name) or isinstance(node, Constant):
                 continue
             if name in overwritten:
-                continue  # a tensor that is returned as the output's new value
+                continue  # still used: as the output that overwrites it, or by the debug mode
             if isinstance(node.meta, tuple):
                 continue
             index = of_position[position]

@@ -41,7 +41,7 @@ class BufferAssignment:
         self.program, self.real, self.fused, self.overwriting = program, real, fused, overwriting
         self.updates, self.caller_owned, self.limits = updates, caller_owned, overwriting.machine.buffers
         self.outputs = {o.name for o in program.outputs if o.name is not None}
-        # the caller keeps the memory of which outputs are views, too
+        # if an output is a view of other memory, the caller keeps that memory, too
         self.outputs |= behind(overwriting.sharing, self.outputs)
         self.over_others: dict[str, str] = {}
         self.overwritten: set[str] = set()

@@ -143,7 +143,7 @@ def hold_memory(saved: list[torch.Tensor], positions: Sequence[int]) -> None:
     """
     if not positions:
         return
-    # It is written in C: no interrupt comes between its switch and the body, or before it switches back.
+    # The context is written in C: no interrupt comes between its switch and the body, or before it switches back.
     with without_torch_function():
         for k in positions:
             saved[k] = saved[k].detach()

@@ -808,7 +808,7 @@ def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
             val = moved.storage_view.layout.val
             stores_values = not (
                 moved.storage_view.conjugate or moved.storage_view.negative
-            )  # as a view of its memory: a base is made of the values that are there
+            )  # a base is made from the memory, which must contain its values
             if (
                 stores_values
                 and moved.storage_view is not root

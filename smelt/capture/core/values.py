@@ -265,7 +265,7 @@ def read_function(vm: Interpreter, value: types.FunctionType, source: Source) ->
         vm.guards.check(source, native.IS, value)
         vm.reads[key] = value
         return value
-    if key in vm.reads:  # also read from a constant source: only identity keeps both reads one object
+    if key in vm.reads:  # also read from a source whose guard compares identity: both reads are one object
         vm.guards.check(source, native.IS, value)
     vm.guards.check(source, native.TYPE_IS, types.FunctionType)
     vm.guards.check(sources.function_field(source, "__code__"), native.IS, value.__code__)

@@ -66,7 +66,7 @@ def pair(site: Site) -> tuple[int, int]:
 
 
 def load_fast_load_fast(vm: Interpreter, f: Frame, arg: tuple[int, int]) -> None:
-    # only the second one is on top when the next instruction tests its truth
+    # a phi value is read here: the next instruction can test the truth of the second variable only
     stack_opcodes.read_variable(vm, f, arg[0])
     stack_opcodes.load_fast(vm, f, arg[0])
     stack_opcodes.load_fast(vm, f, arg[1])

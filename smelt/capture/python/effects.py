@@ -229,8 +229,8 @@ class Effects:
         self.cleared: list[TraceTensor] = []
         self.class_writes: set[str] = set()  # attribute names that were written on any class
         self.class_dicts: dict[int, interface.ClassDict] = {}  # if `__dict__` was read
-        self.tables: set[int] = set()  # ids of tables of buffers in which some were assigned
-        # by identity of a view: the external view that it replaces, its source
+        self.tables: set[int] = set()  # ids of `_buffers` of modules, in which the program has set a buffer
+        # id of a mirror's view -> the external view that it replaces, and its source
         self.views: dict[int, tuple[object, Source]] = {}
         self.shown: set[int] = set()  # identities of the dictionaries that these views show
         self._keys: dict[tuple[int, object], object] = {}

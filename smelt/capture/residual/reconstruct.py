@@ -564,7 +564,7 @@ def rebuild_reduced(r: Rebuild, value: object) -> str:
     name = r.assign(value, made)
     if len(reduced) > 2 and reduced[2] is not None:
         if hasattr(value, "__setstate__"):
-            if isinstance(value, _ON_LISTS):  # these two: set by C code after all that may fail
+            if isinstance(value, _ON_LISTS):  # set after everything that may fail, by C code that cannot fail
                 r.late.append(f"{name}.__setstate__({r(reduced[2])})")
             else:
                 r.lines.append(f"{r.constant(set_state, 'set_state')}({name}, {r(reduced[2])})")

@@ -304,7 +304,7 @@ class Writer:
             code, helper = call.at.code, self.value.constant(called_at, "called_at")
             given = ", ".join(filter(None, [fn, given]))
             fn = f"{helper}({quoted(code.co_filename)}, {quoted(code.co_name)}, {call.at.line})"
-        if call.handled is not self.vm.python.outer_error:  # which is handled anyway while the residual runs
+        if call.handled is not self.vm.python.outer_error:  # the outer error is handled while the residual runs
             given = ", ".join(filter(None, [self.value(call.handled), fn, given]))
             fn = self.value.constant(native.call_handling, "call_handling")
         self.lines.append(f"{fn}({given})")

@@ -353,7 +353,7 @@ class ValuesHold:
         self._tries += bool(self._accepted)
         worth = self._tries < self.MAX_TRIES and sum(each.numel() for each in inputs) <= self.MAX_KEPT_ELEMENTS
         if worth and any(each.is_floating_point() or each.is_complex() for each in inputs):
-            worth, self._tries = False, self.MAX_TRIES  # -0.0 equals 0.0; later inputs will have this dtype as well
+            worth, self._tries = False, self.MAX_TRIES  # -0.0 == 0.0; later inputs will be floats, too
         self._accepted = tuple(each.detach().clone() for each in inputs) if worth else ()
 
 

@@ -37,7 +37,7 @@ def multi_margin_loss_backward(
     weight: TensorMeta | None,
     reduction: int,
 ) -> TensorMeta:
-    """The gradient of multi_margin_loss by x."""
+    """The gradient of multi_margin_loss with respect to x."""
     return _like(x)
 
 
@@ -51,7 +51,7 @@ def multilabel_margin_loss(x: TensorMeta, target: TensorMeta, reduction: int) ->
 def multilabel_margin_loss_backward(
     grad: TensorMeta, x: TensorMeta, target: TensorMeta, reduction: int, is_target: TensorMeta
 ) -> TensorMeta:
-    """The gradient of multilabel_margin_loss by x."""
+    """The gradient of multilabel_margin_loss with respect to x."""
     return _like(x)
 
 
@@ -89,5 +89,5 @@ def ctc_loss_backward(
     blank: int,
     zero_infinity: bool,
 ) -> TensorMeta:
-    """The gradient of ctc_loss by log_probs."""
+    """The gradient of ctc_loss with respect to log_probs."""
     return _like(log_probs)

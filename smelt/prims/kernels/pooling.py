@@ -121,7 +121,7 @@ def avg_pool3d_backward(
     count_include_pad: bool,
     divisor: int | None,
 ) -> TensorMeta:
-    """The gradient of avg_pool3d by x."""
+    """The gradient of avg_pool3d with respect to x."""
     return _sized(x, x.shape[-3:])
 
 
@@ -144,7 +144,7 @@ def max_pool3d_backward(
     ceil_mode: bool,
     indices: TensorMeta,
 ) -> TensorMeta:
-    """The gradient of max_pool3d by x."""
+    """The gradient of max_pool3d with respect to x."""
     return _sized(x, x.shape[-3:])
 
 

@@ -47,7 +47,7 @@ def segment_reduce_backward(
     axis: int,
     initial: Number | None,
 ) -> TensorMeta:
-    """The gradient of segment_reduce by data."""
+    """The gradient of segment_reduce with respect to data."""
     return _like(data)
 
 
@@ -66,7 +66,7 @@ def cdist(x: TensorMeta, y: TensorMeta, p: float, compute_mode: int | None) -> T
 
 @kernel("cdist_backward", aten._cdist_backward.default)
 def cdist_backward(grad: TensorMeta, x: TensorMeta, y: TensorMeta, p: float, distances: TensorMeta) -> TensorMeta:
-    """The gradient of cdist by x."""
+    """The gradient of cdist with respect to x."""
     if any(same(n, 0) for v in (x, y) for n in v.shape):
         return _like(x)
     return make((*_pairs(x, y)[:-1], x.shape[-1]), x.dtype, x.device)
@@ -81,5 +81,5 @@ def pdist(x: TensorMeta, p: float) -> TensorMeta:
 
 @kernel("pdist_backward", aten._pdist_backward.default)
 def pdist_backward(grad: TensorMeta, x: TensorMeta, p: float, distances: TensorMeta) -> TensorMeta:
-    """The gradient of pdist by x."""
+    """The gradient of pdist with respect to x."""
     return _like(x)

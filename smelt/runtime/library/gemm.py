@@ -28,7 +28,7 @@ typedef void (*smelt_sgemm)(const smelt_gemm *, const float *a, const float *b, 
 native/products/gemm.h. Call it outside parallel regions; strides count elements; bias may be NULL."""
 
 address = _native.sgemm_address
-"""Address of the native product, an `smelt_sgemm`."""
+"""Address of the native product, a `smelt_sgemm`."""
 
 
 @register("mm")
