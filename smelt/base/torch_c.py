@@ -493,7 +493,7 @@ def is_plain_view(view: torch.Tensor) -> bool:
 
 
 def is_asked_for(node: Any) -> bool:
-    """Whether the running backward returns the gradient of this leaf's node (`autograd.grad`), not accumulating it."""
+    """Whether the running backward returns the gradient of this leaf's node (`autograd.grad`), without accumulating."""
     try:
         torch._C._will_engine_execute_node(node)
     except RuntimeError:  # raised for exactly this case

@@ -51,7 +51,8 @@ class Fusion:
         operations: maximum number of operations in the body of one kernel.
         levels: maximum nesting depth of inlined bodies for one value of a kernel; see `Realization`.
         columns: maximum number of column accumulators of one kernel.
-        accesses: maximum number of accesses of each buffer by which the alignment of two groups is tried.
+        accesses: two groups are aligned by a pair of accesses to one buffer; maximum number of accesses to it that are
+            tried in each group.
     """
 
     shared_bytes: int = 2048
@@ -69,8 +70,8 @@ class Buffers:
 
     Attributes:
         planned_bytes: minimum bytes of an intermediate that may use the memory of an output.
-        planned_divisor: such an intermediate also has at least arena size / this number of bytes, so that there are
-            few: the arena is planned anew for each.
+        planned_divisor: such an intermediate also has at least arena size / this number of bytes. This keeps their
+            number small, as the arena is planned anew for each.
         min_dedicated_bytes: minimum bytes of an intermediate with a separate allocation, which costs half a microsecond
             per call.
         dedicated_divisor: such an intermediate also has at least arena size / this number of bytes.

@@ -77,8 +77,8 @@ class Stages:
         return sorted(units, key=lambda unit: self.level[unit.number])
 
     def gates(self, units: Iterable[Unit], mobile: Container[int]) -> dict[int, set[int]]:
-        """Returns for the first unit of each stage that may not move the units of earlier stages that may move and must
-        precede it.
+        """Returns, by the first immobile unit of each stage, the mobile units before it that belong to earlier stages:
+        they must precede it.
         """
         found: dict[int, set[int]] = {}
         moving: set[int] = set()

@@ -71,7 +71,7 @@ class Rendering:
         return self.constant(parameter.name, parameter.data)
 
     def weights(self, op: Layer, call: Call) -> list[object]:
-        """The C arguments fixed, kept, trained and updated, which describe a layer's weights to kernels."""
+        """The C arguments `fixed`, `kept`, `trained` and `updated`, which describe a layer's weights to kernels."""
         trained = self.program.trained.get(op.weight.name)
         if trained is None:
             return [self.parameter(op.weight), 0, 0, 0]
@@ -90,8 +90,8 @@ class Rendering:
     def result(
         self, op: Layer | Add | AveragePool | Clamp | AddConstant | LayerNorm | Attention, call: Call | None
     ) -> str:
-        """The C argument that describes the form of an operator's result; `call`: the call that computes it, if that
-        may keep a clamp mask.
+        """The C argument of type `tiny_result`, which describes an operator's result; `call`: the call that computes it,
+        if that may keep a clamp mask.
         """
         y = self.graph.tensors[op.y]
         scales = "0"
@@ -103,7 +103,7 @@ class Rendering:
         return f"(tiny_result){{{', '.join(map(str, fields))}}}"
 
     def adapter(self, op: object, call: Call | None) -> list[object]:
-        """The fields of a result's form about the adapter of its layer; without an adapter its rank is 0."""
+        """The fields of `tiny_result` that describe the adapter of the layer; without an adapter the rank is 0."""
         up = self.program.trained.get(adapter_names(op)[1]) if isinstance(op, Layer) else None
         if up is None or call is None:
             return [0, 0, 0, 1, "0.0f"]

@@ -201,7 +201,7 @@ def _squeeze(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _split(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """The rule of views of equal length; their number has to be a plain number."""
+    """The rule of `split`: views of equal length, the last possibly shorter; their number must not be symbolic."""
     val, length, dim = val_of(args[0]), args[1], args[2] if len(args) > 2 else kwargs.get("dim", 0)
     size = val.shape[dim % val.ndim]
     count = max((hint(size) + hint(length) - 1) // hint(length), 1) if hint(length) else 1
@@ -240,7 +240,7 @@ def _as_strided(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _unsafe(split: Rule) -> Rule:
-    """Returns the rule of a split whose chunks are fresh memory, as autograd treats them."""
+    """Returns the rule of an unsafe split, whose chunks autograd does not treat as views: they are fresh memory."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         chunks = split(func, args, kwargs)
