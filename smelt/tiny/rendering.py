@@ -90,8 +90,8 @@ class Rendering:
     def result(
         self, op: Layer | Add | AveragePool | Clamp | AddConstant | LayerNorm | Attention, call: Call | None
     ) -> str:
-        """The C argument of type `tiny_result`, which describes an operator's result; `call`: the call that computes it,
-        if that may keep a clamp mask.
+        """The C argument of type `tiny_result`, which describes an operator's result; `call`: the call that computes
+        it, if that may keep a clamp mask.
         """
         y = self.graph.tensors[op.y]
         scales = "0"
