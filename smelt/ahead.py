@@ -23,8 +23,8 @@ from smelt.artefact import machine
 from smelt.artefact.artefact import FUNCTION, MODULE, Artefact, function_of, slots_of, state_of
 from smelt.artefact.codec import Encoder
 from smelt.artefact.container import ArtefactError, Blobs, Container
-from smelt.artefact.guards import Asked, GuardWriter, stable, values_of
-from smelt.artefact.left_state import Left, LeftState
+from smelt.artefact.guards import GuardWriter, VersionGuards, stable, values_of
+from smelt.artefact.left_state import CallState, StateWrites
 from smelt.artefact.programs import Kept, ProgramWriter
 from smelt.artefact.references import Names, anchors_of, mark
 from smelt.autograd.call.absent_tangents import Backward, without_tangents
@@ -52,12 +52,12 @@ from smelt.shapes.unbacked import is_unbacked
 
 _ELSEWHERE = "move it out of the function, or compile the functions on either side ahead, each by itself"
 
-MOST_STATES = 5
+MAX_STATES = 5
 """Maximum number of versions for one kind of call. A Python number that changes at each call needs three: for 0, for 1,
 and for all other values.
 """
 
-MOST_BACKWARDS = 8
+MAX_BACKWARDS = 8
 """Maximum number of differentiable results of a graph for which each result gets its own backward program. The
 gradients of any set of results are sums of the gradients that these programs compute.
 """
@@ -130,7 +130,7 @@ class Ahead(Artefact):
         encode = Encoder(Names(anchors), self.blobs)
         guards = found.entry.guards
         sources = [source.text for source in found.guards.sources]
-        asked = Asked(guards.fetches, guards.checks, guards.outputs, found.guards.lines(), sources)
+        version_guards = VersionGuards(guards.fetches, guards.checks, guards.outputs, found.guards.lines(), sources)
         slot = None
         if self.model is not None:
             slot = 0 if self.function.__code__.co_argcount else self.function.__code__.co_kwonlyargcount
@@ -140,8 +140,8 @@ class Ahead(Artefact):
         if residual.points:
             raise ArtefactError("the function goes on after a graph break")
         return {
-            "guards": GuardWriter(encode, asked, values).data(),
-            "texts": self.blobs.number(asked.texts()),
+            "guards": GuardWriter(encode, version_guards, values).data(),
+            "texts": self.blobs.number(version_guards.texts()),
             "residual": {
                 "source": residual.source,
                 "offset": residual.at.offset if residual.at is not None else 0,
@@ -216,7 +216,7 @@ class _AheadSession(Session):
 
     def __init__(self, compile_graph: Callable[..., Any], options: Options) -> None:
         super().__init__(compile_graph, dataclasses.replace(options, fullgraph=True))
-        self.left: Left | None = None
+        self.left: StateWrites | None = None
         self.given: tuple[Any, ...] = ()
 
     def _interpreter(self, site: CompileSite, plan: CapturePlan) -> Interpreter:
@@ -230,16 +230,16 @@ class _AheadSession(Session):
 
         Raises:
             TypeError: the arguments do not fit the function.
-            Unsupported: the function cannot be captured as one graph, or needs more than MOST_STATES versions.
+            Unsupported: the function cannot be captured as one graph, or needs more than MAX_STATES versions.
         """
         try:
             slots = bind(function, function.__defaults__, function.__kwdefaults__, tuple(args), dict(kwargs))
         except UserError as error:
             raise error.error from None
         given = self.given = tuple(slots[: native.argument_slots(function.__code__)])
-        left = LeftState()
+        left = CallState()
         try:
-            for _ in range(MOST_STATES):
+            for _ in range(MAX_STATES):
                 yield self._one(function, given)
                 if self.left is None or not left.put(self.left):
                     return
@@ -252,7 +252,7 @@ class _AheadSession(Session):
                 hint="keep what changes in a tensor: versions do not depend on values of buffers",
             )
         finally:
-            left.take_away()
+            left.restore_all()
 
     def _site(self, function: FunctionType) -> CompileSite:
         return self.sites[id(function.__code__)]
@@ -275,7 +275,7 @@ class _AheadSession(Session):
     def _install(
         self, key: native.SiteKey, site: CompileSite, vm: Interpreter, residual: Residual, reason: BreakReason | None
     ) -> None:
-        self.left = Left(vm, self.given)
+        self.left = StateWrites(vm, self.given)
         super()._install(key, site, vm, residual, reason)
 
     def end(self) -> None:
@@ -309,7 +309,7 @@ def _compile(
     if found is not None:
         at = user_line(found)
         raise Unsupported(
-            f"{getattr(found.target, '__name__', found.target)} gives as many elements as values tell",
+            f"{getattr(found.target, '__name__', found.target)} gives a data-dependent number of elements",
             at=str(at) if at is not None else None,
             why="programs compiled ahead have no such sizes",
             hint=_ELSEWHERE,
@@ -359,7 +359,7 @@ def _backwards(halves: Halves, report: Report, options: Options) -> dict[tuple[i
     tangents = [n for n in halves.backward.graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]
     count = len(tangents)
     wanted = {(): None, halves.absent: None}
-    if count <= MOST_BACKWARDS:
+    if count <= MAX_BACKWARDS:
         wanted |= {tuple(k for k in range(count) if k != i): None for i in range(count)}
     found = {halves.absent: halves.programs[1]} if len(halves.programs) > 1 else {}
     for number, absent in enumerate(wanted):

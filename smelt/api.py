@@ -17,7 +17,7 @@ from smelt.base.options import Options, resolve_options
 from smelt.base.stats import reset_stats
 from smelt.capture import compiled as capture
 from smelt.capture import explain as capture_explain
-from smelt.capture.core.compiler_marks import compiled_here
+from smelt.capture.core.compiler_marks import is_compiled_by_smelt
 from smelt.compiled_module import (
     Remake,
     compiled_module_of,
@@ -150,7 +150,7 @@ def reset() -> None:
 
 def is_compiled(module: Any) -> bool:
     """Whether `module` is a module that `smelt.compile` returned."""
-    return is_compiled_module(module) or compiled_here(module)
+    return is_compiled_module(module) or is_compiled_by_smelt(module)
 
 
 def _check_target(model: Any) -> None:

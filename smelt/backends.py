@@ -51,7 +51,7 @@ def list_backends() -> list[str]:
     return sorted({*BUILT_IN, *_registered, *installed})
 
 
-class GivenBackend(str):
+class CallableBackend(str):
     """The name of a backend that the user passed as a callable; the name keeps the callable alive.
 
     Attributes:
@@ -62,13 +62,13 @@ class GivenBackend(str):
 
 
 def check_backend(backend: str | Backend) -> str:
-    """The name of a backend; a `GivenBackend` if the backend was passed as a callable.
+    """The name of a backend; a `CallableBackend` if the backend was passed as a callable.
 
     Raises:
         OptionError: the name is unknown (the message lists the valid names and the nearest one).
     """
     if callable(backend):
-        name = GivenBackend(f"{getattr(backend, '__name__', type(backend).__name__)}@{id(backend):x}")
+        name = CallableBackend(f"{getattr(backend, '__name__', type(backend).__name__)}@{id(backend):x}")
         name.compiler = backend
         return name
     if not isinstance(backend, str):
@@ -86,9 +86,9 @@ def check_backend(backend: str | Backend) -> str:
 
 def is_built_in(name: str) -> bool:
     """Whether a name that `check_backend` returned names a built-in backend."""
-    return name in BUILT_IN and not isinstance(name, GivenBackend)
+    return name in BUILT_IN and not isinstance(name, CallableBackend)
 
 
 def user_backend(name: str) -> Backend:
     """The function of a backend that is not built in, by the name that `check_backend` returned."""
-    return name.compiler if isinstance(name, GivenBackend) else _registered[name]
+    return name.compiler if isinstance(name, CallableBackend) else _registered[name]

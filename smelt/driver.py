@@ -25,7 +25,7 @@ from smelt.autograd.call.graph_pieces import Pieces
 from smelt.autograd.eager import compile_aot_eager, eager_program
 from smelt.autograd.trace.joint import Joint
 from smelt.backends import user_backend
-from smelt.base.collection import collect_given_up, no_collection
+from smelt.base.collection import collect_young_objects, no_collection
 from smelt.base.default_device import name_devices, without_default_device
 from smelt.base.errors import CompileError, SmeltWarning
 from smelt.base.malloc import give_back
@@ -172,7 +172,7 @@ def halves_of(
     # Only source texts are needed from here on. Loops and schedules are as large as their graphs.
     report.forget(GRAPHS_OF_HALVES)
     with timed("collect", report):
-        collect_given_up()
+        collect_young_objects()
     return joint, device, halves
 
 
@@ -211,7 +211,7 @@ def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool
     report.instead("3_prims.py", lambda: "\n".join(map(print_graph, shown)))
     del prims
     with timed("collect", report):
-        collect_given_up()
+        collect_young_objects()
     new_values = range(joint.num_outputs, joint.num_forward)
     checks = [boundary(f"{report.name} forward", forward.graph, new_values)]
     if likely is not None:
@@ -336,7 +336,7 @@ def render(
     if chain is None:
         return render_part(part, options, report, name, updates)
     modules = [p.module for p in chain.parts if p.module is not None]
-    kept = chain.updates_at_the_end(updates or {})
+    kept = chain.in_place_updates(updates or {})
     rendered = [render_part(m, options, report, f"{name}{i}", kept.get(i)) for i, m in enumerate(modules)]
     whole = render_multi_part_host(chain, rendered)
     report.add(f"7_{name}_host.py", lambda: whole.host_source)

@@ -85,7 +85,7 @@ def load(
         scope |= _on_device(rendered, options)
     program = _observable(rendered, scope, addresses)
     if rendered.device is not None and not isinstance(program, Sized) and "product0" not in scope:
-        scope["kernels"].seconds.clear()  # all segments exist and hold the second versions that they may need
+        scope["kernels"].fallbacks.clear()  # all segments exist and keep the fallbacks that they may need
     if not on_gpu:
         _release_after_first_call(scope)
     return program if rendered.empty is None else UnlessEmpty(program, rendered)
@@ -142,7 +142,7 @@ def _clock(device: torch.device | None, options: Options) -> Clock | None:
     return None if torch.are_deterministic_algorithms_enabled() else DeviceClock(device)
 
 
-MOST_EMPTIED = 16
+MAX_EMPTIED = 16
 """Maximum number of programs of one graph for calls with empty sizes: one for each set of sizes that is 0 in a call."""
 
 
@@ -176,10 +176,10 @@ class UnlessEmpty:
     def _met(self, zeros: tuple[int, ...]) -> Program:
         """Returns the program to run for a set of empty sizes that has no compiled program yet."""
         if zeros not in self.known and not self.at_once:
-            if len(self.known) < MOST_EMPTIED:
+            if len(self.known) < MAX_EMPTIED:
                 self.known[zeros] = None
             return self.by_operators
-        if zeros not in self.known and len(self.known) >= MOST_EMPTIED:
+        if zeros not in self.known and len(self.known) >= MAX_EMPTIED:
             return self.by_operators
         made = self.compile(zeros)
         self.known[zeros] = program = self.by_operators if made is None else _without(made, zeros)
@@ -201,7 +201,7 @@ def _on_device(rendered: Rendered, options: Options) -> dict[str, Any]:
     """The globals by which the host text of a Triton program differs from that of a C++ program."""
     device = rendered.device
     assert device is not None
-    kernels = Kernels(rendered.kernels, device, measured=options.gemm != "template", seconds=rendered.seconds)
+    kernels = Kernels(rendered.kernels, device, measured=options.gemm != "template", fallbacks=rendered.fallbacks)
     if device.type == "cpu":  # Triton's interpreter
         return {"kernels": kernels}
     return {

@@ -79,7 +79,7 @@ def test_built_in_names_are_taken() -> None:
         ({"mode": "default", "options": {"eager_rng": True}}, "both given"),
     ],
 )
-def test_bad_arguments_say_what_is_valid(kwargs: dict[str, object], message: str) -> None:
+def test_errors_for_bad_arguments_list_valid_ones(kwargs: dict[str, object], message: str) -> None:
     with pytest.raises(smelt.OptionError, match=message):
         smelt.compile(double, **kwargs)
 
@@ -172,7 +172,7 @@ def test_trace_writes_every_stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     compile((folder / "repro.py").read_text(), "repro.py", "exec")
 
 
-def test_without_its_extensions_the_package_says_what_to_do(tmp_path: Path) -> None:
+def test_without_its_extensions_the_package_raises_with_a_hint(tmp_path: Path) -> None:
     script = """
 import sys
 sys.modules["smelt.capture._native"] = None
@@ -231,7 +231,7 @@ def test_functions_of_torch_are_compiled_too(fn: Callable[..., torch.Tensor]) ->
         ({"disable": "no"}, "disable wants"),
     ],
 )
-def test_bad_options_are_told_before_anything_runs(bad: dict[str, object], says: str) -> None:
+def test_bad_options_are_errors_before_anything_runs(bad: dict[str, object], says: str) -> None:
     with pytest.raises(smelt.OptionError, match=says):
         smelt.compile(double, **bad)
     with pytest.raises(smelt.OptionError, match=says):
@@ -360,7 +360,7 @@ def test_objects_whose_call_goes_in_steps() -> None:
 
 
 @pytest.mark.parametrize("bad", [5, None, "aten", UNUSUAL["its repr raises"]])
-def test_what_is_no_backend_is_told_at_once(bad: Any) -> None:
+def test_an_unknown_backend_is_an_error_at_once(bad: Any) -> None:
     with pytest.raises(smelt.OptionError, match="callable"):
         smelt.register_backend(bad if bad is not None else [], "mine")
     with pytest.raises(smelt.OptionError, match="callable"):
@@ -380,7 +380,7 @@ async def later() -> None:
 
 
 @pytest.mark.parametrize("bad", [Layer, int, None, 3, "double", X, (n for n in range(3)), [double]])
-def test_what_cannot_be_compiled_is_told_at_once(bad: object) -> None:
+def test_uncompilable_objects_are_errors_at_once(bad: object) -> None:
     with pytest.raises(TypeError, match="takes an nn.Module or a function"):
         smelt.compile(bad)
     with pytest.raises(TypeError, match="takes an nn.Module or a function"):
@@ -402,7 +402,7 @@ def test_a_scripted_module_cannot_be_compiled() -> None:
 
 
 @pytest.mark.parametrize("name", ["SMELT_CACHE_DIR", "SMELT_CACHE_BYTES", "SMELT_BUILD_TIMEOUT_S"])
-def test_a_variable_that_is_none_is_told_at_compile(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_wrong_environment_variable_is_an_error_at_compile(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for text in ("", "nan", "-1") if name != "SMELT_CACHE_DIR" else ("", " "):
         monkeypatch.setenv(name, text)
         with pytest.raises(smelt.OptionError, match=name):

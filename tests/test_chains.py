@@ -56,7 +56,7 @@ def test_compile_time_grows_with_the_length() -> None:
     assert long < 5 * short
 
 
-def test_values_read_at_several_places_are_not_computed_for_each() -> None:
+def test_values_read_at_several_indices_are_not_recomputed() -> None:
     def smooth(x: torch.Tensor) -> torch.Tensor:
         for i in range(16):
             x = nn.functional.pad(x, (1, 0))[..., 1 - i % 2 : 33 - i % 2] * 0.5 + x.t() * 0.3

@@ -59,7 +59,7 @@ def test_results_are_checked() -> None:
         run([torch.zeros(4, 3)])
 
 
-def test_strides_that_nobody_relies_on_are_not_compared() -> None:
+def test_strides_that_no_kernel_relies_on_are_not_compared() -> None:
     graph = doubled(torch.zeros(4, 3), torch.zeros(4, 3)).graph
     for around in (lambda: backward_boundary("f", graph), lambda: boundary("f", graph, range(1))):
         around()(lambda inputs: [inputs[0].t().contiguous().t()])([torch.zeros(4, 3)])

@@ -37,7 +37,7 @@ def run(tmp_path: Path, tasks: list[str], **options: Any) -> tuple[bool, dict[st
     return ended, {row["row"]: row for row in rows}
 
 
-def test_a_crew_goes_on_behind_what_dies(tmp_path: Path) -> None:
+def test_workers_continue_after_a_crash(tmp_path: Path) -> None:
     ended, rows = run(tmp_path, ["a", "die", "b", "lose", "c", "sleep", "d"], stuck=3.0)
     assert ended and set(rows) == {"a", "die", "b", "lose", "c", "sleep", "d"}
     assert rows["die"]["status"] == "crash" and "exit 9" in rows["die"]["detail"] and rows["sleep"]["status"] == "hang"
@@ -51,7 +51,7 @@ def test_a_crew_shares_and_stops_in_time(tmp_path: Path) -> None:
     assert not ended and "h" not in rows
 
 
-def test_a_worker_that_cannot_begin_is_told(tmp_path: Path) -> None:
+def test_a_worker_that_cannot_start_is_reported(tmp_path: Path) -> None:
     try:
         Crew([sys.executable, "-c", "raise SystemExit('no such thing')"], tmp_path / "results.jsonl").run(["a"])
     except SystemExit as error:
@@ -61,7 +61,7 @@ def test_a_worker_that_cannot_begin_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jobs", ["0", "-1"])
-def test_a_crew_of_nobody_is_refused(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_workers_are_refused(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It would do nothing, and find no difference."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)

@@ -1,4 +1,4 @@
-"""Sizes that only values tell, where they are 0: eager's results, and not operator by operator at each call."""
+"""Data-dependent sizes, where they are 0: eager's results, and not operator by operator at each call."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def parts(x: Tensor, limits: Tensor) -> list[Tensor]:
 
 def test_sets_without_end_are_not_compiled(by_operators: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """As many sets of sizes as a program keeps are compiled, and all give what eager does."""
-    monkeypatch.setattr(program, "MOST_EMPTIED", 3)
+    monkeypatch.setattr(program, "MAX_EMPTIED", 3)
     compiled = smelt.compile(parts)
     x = torch.randn(300)
     for turn in range(4):

@@ -32,7 +32,7 @@ def run(text: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_first_call_behind_the_end_of_the_main_thread(way: str) -> None:
+def test_a_first_call_after_the_end_of_the_main_thread(way: str) -> None:
     ran = run(STILL + WAYS[way])
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "worked\n", "")
 

@@ -205,7 +205,7 @@ def test_every_package_with_folders_has_rows_without_circles(trees: dict[Path, a
             above.append(folder)
 
 
-def test_every_folder_says_its_place(trees: dict[Path, ast.Module]) -> None:
+def test_every_folder_has_a_docstring(trees: dict[Path, ast.Module]) -> None:
     wrong = sorted(
         {where(path.parent) for path in trees if not ast.get_docstring(trees.get(path.parent / "__init__.py", EMPTY))}
     )
@@ -299,7 +299,7 @@ def test_torch_compile_is_named_only_by_the_bench(trees: dict[Path, ast.Module])
     assert not wrong, wrong
 
 
-def test_every_module_says_its_place(trees: dict[Path, ast.Module]) -> None:
+def test_every_module_has_a_docstring(trees: dict[Path, ast.Module]) -> None:
     wrong = [where(path) for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)]
     assert not wrong, wrong
 

@@ -47,7 +47,7 @@ def test_an_index_out_of_range_is_the_error_of_eager(name: str, bad: int, backen
 
 
 @pytest.mark.parametrize("name", WRAPPING)
-def test_negative_indices_count_from_the_end_where_eager_says_so(name: str) -> None:
+def test_negative_indices_count_from_the_end_as_in_eager(name: str) -> None:
     places = torch.tensor([0, -1])
     torch.testing.assert_close(smelt.compile(WRAPPING[name], fullgraph=True)(places), WRAPPING[name](places))
 

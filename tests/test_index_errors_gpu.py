@@ -59,13 +59,13 @@ def process(case: str, use: str, calls: int = 1, mode: str | None = None) -> tup
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("case", CASES)
-def test_the_check_and_the_line_are_told(case: str, use: str) -> None:
+def test_the_check_and_the_line_are_reported(case: str, use: str) -> None:
     out, err, line = process(CASES[case], USES[use])
     assert "VALUE" not in out and f"<string>:{line}: index 7 is out of range for a dimension of size 4" in err, err
 
 
 @pytest.mark.parametrize("use", USES)
-def test_the_check_of_sums_that_nobody_uses(use: str) -> None:
+def test_the_check_of_unused_sums(use: str) -> None:
     """The kernel that stands for them knows only that there is such an index."""
     out, err, line = process("(t.index_put((i,), t[0], accumulate=True), t * 2)[1]", USES[use])
     assert "VALUE" not in out and f"<string>:{line}: an index is out of range" in err, err

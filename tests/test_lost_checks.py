@@ -144,7 +144,7 @@ def test_types_and_numbers_that_operators_refuse_at_any_size(name: str, size: in
 @pytest.mark.parametrize("others", [torch.float64, torch.bfloat16, torch.complex64], ids=str)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("sizes", [(1, 2, 5), (8, 64, 9)])
-def test_convolutions_of_two_types_are_refused_where_they_stand(
+def test_convolutions_of_two_types_are_refused_with_their_line(
     sizes: tuple[int, int, int], dims: int, others: torch.dtype
 ) -> None:
     """Small ones are asked as they are, larger ones in small sizes."""
@@ -219,7 +219,7 @@ CONSTANTS: dict[str, Callable[[torch.Tensor, float], Any]] = {
 
 @pytest.mark.parametrize("caught", [False, True])
 @pytest.mark.parametrize("name", CONSTANTS)
-def test_arguments_that_the_program_says(name: str, caught: bool) -> None:
+def test_arguments_that_the_program_passes(name: str, caught: bool) -> None:
     make = CONSTANTS[name]
 
     def fn(x: torch.Tensor, n: float) -> Any:

@@ -110,7 +110,7 @@ def test_blocks_that_read_their_number(count: int) -> None:
     assert found["fallbacks"] == 0 and found["graphs"] <= count, found
 
 
-def test_lists_in_lists_and_a_block_in_two_places() -> None:
+def test_lists_in_lists_and_a_shared_block() -> None:
     model = Two()
     run = smelt.compile_regions(model)
     same(run, model)

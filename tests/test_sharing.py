@@ -318,7 +318,7 @@ def test_tensors_like_one_without_elements_have_its_strides(shape: tuple[int, ..
     ids=["of an argument", "of a result", "of none"],
 )
 @pytest.mark.parametrize("needs_gradient", [False, True])
-def test_results_say_whether_they_are_views_and_of_what(views, needs_gradient):
+def test_results_record_their_bases_if_they_are_views(views, needs_gradient):
     def told(f):
         x = torch.arange(6.0).view(2, 3).clone().requires_grad_(needs_gradient)
         found = f(x)

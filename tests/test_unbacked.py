@@ -1,4 +1,4 @@
-"""Numbers that only the values of tensors tell, through all stages: one graph, eager's results for every value."""
+"""Data-dependent numbers, through all stages: one graph, eager's results for every value."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_a_branch_on_a_number_ends_the_graph_at_the_read(fn: Any) -> None:
     assert all("torch._check" in reason.hint for reason in run._smelt_session.breaks)
 
 
-def test_a_place_outside_of_the_tensor() -> None:
+def test_an_index_outside_of_the_tensor() -> None:
     def fn(x: Any) -> Any:
         return x[(x > 0).sum()] * 2, x[:, -(x > 5).sum()]
 

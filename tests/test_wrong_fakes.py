@@ -74,7 +74,7 @@ AFTER: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("name", OPERATORS)
-def test_it_is_told(name: str, after: str, dynamic: bool, backend: str) -> None:
+def test_a_wrong_fake_kernel_is_reported(name: str, after: str, dynamic: bool, backend: str) -> None:
     run, said = OPERATORS[name]
     f = smelt.compile(lambda x: AFTER[after](run(x.cos())), dynamic=dynamic, backend=backend)
     if name == "nothing" and after != "as it is" or name == "layout" and after != "as it is":
@@ -99,7 +99,7 @@ def test_strides(name: str, dynamic: bool, backend: str) -> None:
         f(torch.rand(3, 4))
 
 
-def test_operands_in_another_order_tell_nothing_of_results() -> None:
+def test_strides_of_operands_do_not_decide_strides_of_results() -> None:
     """aot_eager may run an operator on other strides than those that its results were foretold from."""
     like = operator("like", lambda x: x.sin(), torch.empty_like)
 

@@ -40,7 +40,7 @@ case ${1:-} in
     all)
         shift
         set -- "$@" tests/abi tests/autograd/call tests/autograd/test_functions_gradients.py tests/base tests/capture \
-            tests/codegen tests/runtime tests/test_exit.py tests/test_memory_back.py tests/test_no_crash.py
+            tests/codegen tests/runtime tests/test_exit.py tests/test_memory_of_dropped_models.py tests/test_no_crash.py
         ;;
     "")
         set -- tests/capture/guards/test_calibrate.py tests/capture/test_frame.py tests/capture/guards/test_guards.py \
@@ -48,7 +48,7 @@ case ${1:-} in
             tests/capture/core/test_generators.py tests/capture/residual/test_resumption.py \
             tests/runtime/test_launch.py tests/runtime/library/test_gemm.py \
             tests/runtime/library/test_depthwise_cpu.py tests/runtime/test_memory.py tests/codegen/cpp/test_kernel.py \
-            tests/autograd/call/test_calling_convention.py tests/test_memory_back.py
+            tests/autograd/call/test_calling_convention.py tests/test_memory_of_dropped_models.py
         ;;
 esac
 # Freed memory is held back for a while, so that its use is found, and shadow memory takes address space: how much there

@@ -22,8 +22,8 @@ class Sums(enum.Enum):
     """The shape and layout in which a kernel stores the logsumexp of each row."""
 
     ROWS = "(batch, heads, rows)"
-    PADDED = "(batch, heads, padded rows); without rows where nobody wants it"
-    COLUMN = "(batch, heads, rows, 1); without elements where nobody wants it"
+    PADDED = "(batch, heads, padded rows); without rows where it is not needed"
+    COLUMN = "(batch, heads, rows, 1); without elements where it is not needed"
     BY_ROW = "(batch, heads, rows), all heads of a row together in memory; of float64 in float64"
 
 

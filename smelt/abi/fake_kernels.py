@@ -69,15 +69,15 @@ def check_results(
     results = tuple(_tensors(result))
     if len(results) < len(described):
         raise WrongFake(name, f"there are {len(results)} tensors among its results", f"{len(described)}")
-    for at, (got, said, device) in enumerate(zip(results, described, devices, strict=False)):
-        if got.dtype is not said.dtype or got.shape != said.shape:
-            raise WrongFake(name, f"result {at} is {_text(got)}", _text(said))
+    for at, (got, expected, device) in enumerate(zip(results, described, devices, strict=False)):
+        if got.dtype is not expected.dtype or got.shape != expected.shape:
+            raise WrongFake(name, f"result {at} is {_text(got)}", _text(expected))
         if got.layout is not torch.strided:
             raise WrongFake(name, f"result {at} has the layout {got.layout}", str(torch.strided))
         if got.device.type != device:
             raise WrongFake(name, f"result {at} is on {got.device}", device)
-        if in_order and not in_same_order(got, said):
-            _other_strides(name, at, got.stride(), said.stride)
+        if in_order and not in_same_order(got, expected):
+            _other_strides(name, at, got.stride(), expected.stride)
 
 
 def in_same_order(got: torch.Tensor, described: Described) -> bool:

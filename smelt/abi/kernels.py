@@ -89,7 +89,7 @@ def _image_batch(x: torch.Tensor) -> torch.Tensor:
 
 def as_complex(pairs: torch.Tensor) -> torch.Tensor:
     """Runs `aten.view_as_complex_copy` for any strides and any storage offset."""
-    return aten.view_as_complex_copy.default(_beginning_at(2 * pairs.itemsize, pairs.contiguous()))
+    return aten.view_as_complex_copy.default(_at_multiple_of(2 * pairs.itemsize, pairs.contiguous()))
 
 
 def as_type(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -98,10 +98,10 @@ def as_type(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     The offset may differ from eager's if a copy was replaced by its source. Whether eager refuses the view is decided
     when the function is captured.
     """
-    return aten.view.dtype(_beginning_at(dtype.itemsize, x), dtype)
+    return aten.view.dtype(_at_multiple_of(dtype.itemsize, x), dtype)
 
 
-def _beginning_at(size: int, x: torch.Tensor) -> torch.Tensor:
+def _at_multiple_of(size: int, x: torch.Tensor) -> torch.Tensor:
     """Returns x if its offset is a multiple of `size` bytes, else a copy of its memory with offset 0 and x's
     strides.
     """

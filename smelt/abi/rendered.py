@@ -31,8 +31,8 @@ class Rendered:
             `empty` returns None.
         kernels: Triton kernels, in the order of their numbers in the text.
         device: device of the tensors, if the program is for a GPU.
-        seconds: for each Triton kernel its second way, which computes the same values (see
-            codegen/triton/second_way.py).
+        fallbacks: for each Triton kernel its second way, which computes the same values (see
+            codegen/triton/kernel_fallback.py).
         steps: launches and calls of the text, for profilers; text_of: the kernels of each unit.
         libraries: libraries of the sources, if they are already built; the texts are then not needed.
         host_code: code objects of the host text as bytes (`runtime/host_code.py`), if they were kept.
@@ -51,7 +51,7 @@ class Rendered:
     counts: tuple[int, ...] = ()
     kernels: list[KernelSource] = field(default_factory=list)
     device: torch.device | None = None
-    seconds: list[Any] = field(default_factory=list)
+    fallbacks: list[Any] = field(default_factory=list)
     checks: list[Checks] = field(default_factory=list)
     steps: Steps = field(default_factory=Steps)
     text_of: Callable[[int], tuple[str, str]] = lambda number: ("", "")

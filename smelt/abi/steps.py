@@ -90,7 +90,7 @@ class Steps:
         return [*self.externs.values(), *launches, *self.products.values()]
 
 
-MOST_LINES, MOST_OPERATORS = 3, 6
+MAX_LINES, MAX_OPERATORS = 3, 6
 """Maximum number of lines in a label, and of operators per line."""
 
 
@@ -103,11 +103,11 @@ def label(origins: Sequence[Origin]) -> str:
         if origin.operator not in operators:
             operators.append(origin.operator)
     shown = []
-    for (location, backward), operators in list(by_line.items())[:MOST_LINES]:
-        names = "+".join(operators[:MOST_OPERATORS]) + ("+..." if len(operators) > MOST_OPERATORS else "")
+    for (location, backward), operators in list(by_line.items())[:MAX_LINES]:
+        names = "+".join(operators[:MAX_OPERATORS]) + ("+..." if len(operators) > MAX_OPERATORS else "")
         shown.append(" ".join(filter(None, (location, names, "backward" if backward else ""))))
-    if len(by_line) > MOST_LINES:
-        shown.append(f"{len(by_line) - MOST_LINES} more")
+    if len(by_line) > MAX_LINES:
+        shown.append(f"{len(by_line) - MAX_LINES} more")
     return ", ".join(shown)
 
 

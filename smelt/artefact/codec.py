@@ -82,7 +82,7 @@ class Encoder:
             return ["mod" if isinstance(value, Modulo) else "div", self(value.of), self(value.by)]
         assert isinstance(value, Symbol)
         if value.origin is not None:
-            raise ArtefactError("a size that only the values of tensors tell", hint="use fixed sizes there")
+            raise ArtefactError("a data-dependent size", hint="use fixed sizes there")
         return ["symbol", value.name, value.hint, value.low, value.high, value.wide]
 
     def _size(self, value: Size) -> Any:

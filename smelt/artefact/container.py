@@ -28,7 +28,7 @@ MAGIC = _NAME + b"2\n"
 _MARK = b"\n# smelt sha256 "
 _FOOTER_BYTES = len(_MARK) + 64 + 1
 _LENGTH_BYTES = 16
-MOST_BYTES = 2**31
+MAX_FILE_BYTES = 2**31
 """Maximum size of a file in bytes; larger files are not read."""
 
 
@@ -140,7 +140,7 @@ def _blob(blobs: memoryview, at: int, count: int) -> memoryview:
 
 def _bytes_of(path: Path) -> bytes:
     try:
-        found = read_private(path, MOST_BYTES)
+        found = read_private(path, MAX_FILE_BYTES)
     except OSError as error:
         why = "it is a symbolic link" if path.is_symlink() else error.strerror or str(error)
         raise _not_ours(path, why) from error
@@ -152,9 +152,9 @@ def _bytes_of(path: Path) -> bytes:
     if not is_trusted(state.st_uid):
         raise _not_ours(path, "it belongs to another user")
     if state.st_mode & stat.S_IWOTH:
-        raise _not_ours(path, "everybody may write to it")
-    if state.st_size > MOST_BYTES:
-        raise _not_ours(path, f"it is larger than {MOST_BYTES:,} bytes")
+        raise _not_ours(path, "other users may write to it")
+    if state.st_size > MAX_FILE_BYTES:
+        raise _not_ours(path, f"it is larger than {MAX_FILE_BYTES:,} bytes")
     return data
 
 

@@ -38,7 +38,7 @@ _PLAIN_OPERANDS = (
 )
 
 
-class Asked(NamedTuple):
+class VersionGuards(NamedTuple):
     """The guards of a version, with a text for each check and for the source of each fetched value."""
 
     fetches: Sequence[tuple[int, int, Any]]
@@ -83,12 +83,12 @@ class GuardWriter:
 
     Args:
         encode: encodes values.
-        asked: the guards.
+        guards: the guards of the version.
         values: index of a fetch -> its value, for the fetches that do not depend on the arguments of a call.
     """
 
-    def __init__(self, encode: Encoder, asked: Asked, values: dict[int, Any]) -> None:
-        self.encode, self.asked, self.values = encode, asked, values
+    def __init__(self, encode: Encoder, guards: VersionGuards, values: dict[int, Any]) -> None:
+        self.encode, self.guards, self.values = encode, guards, values
         self.found: dict[str, Any] = {}
         self._first: dict[int, tuple[int, str]] = {}
         for index, value in sorted(values.items()):
@@ -101,14 +101,14 @@ class GuardWriter:
         Raises:
             ArtefactError: a guard refers to an object without a name in another process.
         """
-        fetches = [[p, kind, self._key(at, kind, key)] for at, (p, kind, key) in enumerate(self.asked.fetches)]
+        fetches = [[p, kind, self._key(at, kind, key)] for at, (p, kind, key) in enumerate(self.guards.fetches)]
         checks = []
-        for (index, kind, operand), line in zip(self.asked.checks, self.asked.lines, strict=True):
+        for (index, kind, operand), line in zip(self.guards.checks, self.guards.lines, strict=True):
             try:
                 checks.append([index, kind, self._operand(index, kind, operand)])
             except ArtefactError as error:
                 raise ArtefactError(f"a guard cannot be kept in an artefact: {line}", why=error.what) from error
-        return {"fetches": fetches, "checks": checks, "outputs": [*self.asked.outputs], "found": self.found}
+        return {"fetches": fetches, "checks": checks, "outputs": [*self.guards.outputs], "found": self.found}
 
     def _key(self, at: int, kind: int, key: Any) -> Any:
         if kind not in _OBJECTS:
@@ -160,9 +160,9 @@ class GuardWriter:
         if isinstance(operand, Flag):
             return ["flag", self.encode.names(operand.fn), self.encode(operand.args), self.encode(operand.value)]
         fn, indices, more = (*operand, None)[:3] if isinstance(operand, tuple) else (operand, None, None)
-        asks = getattr(fn, "asks", None)
-        if asks is not None:
-            return ["sizes", *asks, fn.__name__, self.encode(indices), self.encode(more)]
+        reader_arguments = getattr(fn, "reader_arguments", None)
+        if reader_arguments is not None:
+            return ["sizes", *reader_arguments, fn.__name__, self.encode(indices), self.encode(more)]
         if getattr(fn, "__module__", None) != questions.__name__:
             raise ArtefactError("it is asked by a function that belongs to the capture")
         return ["asked", fn.__name__, self.encode(indices), self.encode(more)]
@@ -222,9 +222,9 @@ def values_of(
     fetches: Sequence[tuple[int, int, Any]], wanted: Sequence[int], slots: Slots, function: Any
 ) -> dict[int, Any]:
     """Index -> present value of the fetches `wanted`; fetches that fail are left out."""
-    together = _fetched(fetches, wanted, slots, function)
-    if together is not None:
-        return dict(zip(wanted, together, strict=True))
+    values_read = _fetched(fetches, wanted, slots, function)
+    if values_read is not None:
+        return dict(zip(wanted, values_read, strict=True))
     alone = ((index, _fetched(fetches, [index], slots, function)) for index in wanted)
     return {index: found[0] for index, found in alone if found is not None}
 

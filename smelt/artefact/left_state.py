@@ -41,7 +41,7 @@ class _Unknown(Exception):
     """A value is made by residual code, or a tensor cannot have a stand-in."""
 
 
-class Left:
+class StateWrites:
     """The writes that one capture has found, as far as their values are known without running the call.
 
     Args:
@@ -167,13 +167,13 @@ class StandIns:
         return made
 
 
-class LeftState:
+class CallState:
     """Sets attributes of objects and items of containers to their values after a call, and restores them."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
-    def put(self, left: Left) -> bool:
+    def put(self, left: StateWrites) -> bool:
         """Apply the writes of a call; returns whether there were any."""
         for attributes, name, value in left.attributes:
             self._set(attributes, name, value)
@@ -193,7 +193,7 @@ class LeftState:
         self._undo.append(lambda: _replace(container, before))
         _replace(container, items)
 
-    def take_away(self) -> None:
+    def restore_all(self) -> None:
         """Restore all attributes and containers."""
         while self._undo:
             self._undo.pop()()

@@ -71,7 +71,7 @@ class Owner:
         Raises:
             ArtefactError: the frame runs `function`, and `otherwise` is "error"; the message says what differs.
         """
-        if function is not self.function or _is_looked_into():
+        if function is not self.function or _is_traced_or_exported():
             return
         if not all(entry.alive for entry in self._entries):  # `smelt.reset()` has released the entries
             self._entries.clear()
@@ -94,7 +94,7 @@ class Owner:
         )
 
 
-def _is_looked_into() -> bool:
+def _is_traced_or_exported() -> bool:
     """Whether the program is being traced or exported: then the original function has to run."""
     return torch_c.get_tracing_state() is not None or written_as_graph()
 

@@ -127,7 +127,7 @@ class ProgramWriter:
         if rendered.device is not None or rendered.kernels:
             raise ArtefactError("a program for a GPU", hint="artefacts hold programs for a CPU")
         if rendered.empty is not None:
-            raise ArtefactError("a graph with sizes that only the values of tensors tell")
+            raise ArtefactError("a graph with data-dependent sizes")
         libraries = []
         for source, exports in zip(rendered.cpp_sources, rendered.exports, strict=True):
             key, body = stored_library(source, options)

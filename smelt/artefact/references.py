@@ -78,13 +78,15 @@ class Names:
         owner = getattr(value, "__objclass__", None)
         if isinstance(owner, type):
             return [ATTRIBUTE, owner.__module__, f"{owner.__qualname__}.{value.__name__}"]
-        return self._function_of_c(value) if isinstance(value, BuiltinFunctionType) else _said_by(value)
+        return self._function_of_c(value) if isinstance(value, BuiltinFunctionType) else _qualified_name(value)
 
     def _function_of_c(self, value: BuiltinFunctionType) -> list[Any] | None:
         for module in _SEARCHED:
             if getattr(module, value.__name__, None) is value:
                 return [ATTRIBUTE, module.__name__, value.__name__]
-        return [OF, self(value.__self__), value.__name__] if isinstance(value.__self__, type) else _said_by(value)
+        return (
+            [OF, self(value.__self__), value.__name__] if isinstance(value.__self__, type) else _qualified_name(value)
+        )
 
     def _inside(self, candidate: list[Any] | None, value: Any) -> list[Any] | None:
         """The name of a function that a decorator has wrapped, or that is an attribute of a class of the model."""
@@ -117,7 +119,7 @@ class Names:
         return self._everywhere.get(id(value))
 
 
-def _said_by(value: Any) -> list[Any] | None:
+def _qualified_name(value: Any) -> list[Any] | None:
     """The name that `__module__` and `__qualname__` of an object form; None if they are not strings."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", getattr(value, "__name__", None))
     return [ATTRIBUTE, module, name] if type(module) is str and type(name) is str else None

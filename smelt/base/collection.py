@@ -34,11 +34,11 @@ def no_collection(collect: bool = True) -> Iterator[None]:
             _num_paused -= 1
             gc.enable()
             if collect:
-                gc.collect(1)  # objects that survived `collect_given_up` are in generation 1
+                gc.collect(1)  # objects that survived `collect_young_objects` are in generation 1
                 release_freed()
 
 
-def collect_given_up() -> None:
+def collect_young_objects() -> None:
     """Collect young objects after a stage, whose graphs are reference cycles, so that later stages reuse their memory.
 
     Nothing is collected if the program itself has switched the garbage collector off.

@@ -19,7 +19,7 @@ BUILD_FOLDER_PREFIX = "smelt-build-"
 """Prefix of the names of temporary folders in which compilers work, before the user's number."""
 CACHE_FOLDER_PREFIX = "smelt-cache-"
 """Prefix of the names of temporary folders that replace a cache that cannot be used."""
-_LEFT_OVER_S = 3600.0
+_ABANDONED_AFTER_S = 3600.0
 """Minimum age in seconds of a partly written file, or of a folder that no process has locked, to be removed as a
 leftover of a killed process.
 """
@@ -72,7 +72,7 @@ def is_due(root: Path) -> bool:
         return True
 
 
-def is_much(key: str, written: int, limit: int) -> bool:
+def is_sweep_due(key: str, written: int, limit: int) -> bool:
     """Whether a cache is swept after an entry was written: on average once per twentieth of the limit that is written.
 
     Keys are evenly distributed hashes, so an entry triggers a sweep with a probability in proportion to its size. This
@@ -97,7 +97,7 @@ def sweep(root: Path, limit: int) -> None:
     now = time.time()
     for path, state in files(root):
         if is_passing(path):
-            if _age(state) > _LEFT_OVER_S:
+            if _age(state) > _ABANDONED_AFTER_S:
                 remove(path)
         else:
             if state.st_mtime > now:
@@ -178,7 +178,7 @@ def _remove_left_over(folder: Path) -> None:
         return
     try:
         state = os.fstat(descriptor)
-        if _age(state) > _LEFT_OVER_S and state.st_uid == os.getuid():
+        if _age(state) > _ABANDONED_AFTER_S and state.st_uid == os.getuid():
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_folder(folder)
     except OSError:

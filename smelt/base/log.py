@@ -17,13 +17,13 @@ def log(topic: str, text: Callable[[], str]) -> None:
     are written to standard error, unless the program's own log handlers take them.
     """
     logger = logging.getLogger(f"smelt.{topic}")
-    if logger.isEnabledFor(logging.DEBUG) and _is_heard(logger):
+    if logger.isEnabledFor(logging.DEBUG) and _has_debug_handler(logger):
         logger.debug("%s", visible(text()))
     elif topic in environment().log:
         print(f"smelt {topic}: {visible(text())}", file=sys.stderr)
 
 
-def _is_heard(logger: logging.Logger) -> bool:
+def _has_debug_handler(logger: logging.Logger) -> bool:
     """Whether some handler takes DEBUG messages of a logger: the program's handlers may have a higher level."""
     each: logging.Logger | None = logger
     while each is not None:

@@ -90,7 +90,7 @@ def check_private(folder: Path, inside: Path | None = None) -> None:
         elif not is_trusted(state.st_uid):
             raise UnsafeFolder(f"{path} belongs to another user")
         elif _others_write(path, state) and not state.st_mode & stat.S_ISVTX:
-            raise UnsafeFolder(f"others may replace what lies in {path}")
+            raise UnsafeFolder(f"other users may replace files in {path}")
     path, state = walked[-1]
     if not is_trusted(state.st_uid) or _others_write(path, state):
         raise UnsafeFolder(f"others may write to {path}")
@@ -126,7 +126,7 @@ def _path_states(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
             at = path
         else:
             links += 1
-            if links > _MOST_LINKS:
+            if links > _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(folder))
             target = Path(os.readlink(path))
             waiting += reversed(target.parts[1:] if target.is_absolute() else target.parts)
@@ -135,7 +135,7 @@ def _path_states(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     yield at, os.lstat(at)
 
 
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 """Maximum number of symbolic links in one path, as in Linux."""
 
 

@@ -20,19 +20,19 @@ from smelt.base.store import store
 from smelt.base.text import visible
 
 _numbers = itertools.count()
-_asking: list[object] = []
+_collectors: list[object] = []
 """One token per active `asking` context."""
 
 
 @contextmanager
-def asking() -> Iterator[None]:
+def collecting_facts() -> Iterator[None]:
     """Context in which new reports collect facts about their compiled programs, whose steps are then timed."""
     token = object()
-    _asking.append(token)
+    _collectors.append(token)
     try:
         yield
     finally:
-        _asking.remove(token)
+        _collectors.remove(token)
 
 
 class Report:
@@ -54,7 +54,7 @@ class Report:
         self.error: BaseException | None = None
         self.artefacts: dict[str, Callable[[], str]] = {}
         self.seconds: dict[str, float] = {}
-        self.programs: list[Any] | None = [] if _asking else None
+        self.programs: list[Any] | None = [] if _collectors else None
         self.plan: Any = None
         self.children: list[Report] = []
 

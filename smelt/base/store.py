@@ -43,7 +43,7 @@ from smelt.base.private_folder import (
 
 _MARK = b"\n# smelt sha256 "
 _FOOTER_BYTES = len(_MARK) + 64 + 1
-MOST_BYTES = 2**28
+MAX_ENTRY_BYTES = 2**28
 """Maximum size of an entry in bytes, more than a hundred times that of a kernel. Larger files are not read."""
 _POLL_S = 0.02
 """Seconds between two checks by a process that waits for another process to build an entry."""
@@ -104,7 +104,7 @@ class Store:
             return None
         path = self.path(kind, key, suffix)
         try:
-            found = read_private(path, MOST_BYTES) if self._is_private(path.parent) else None
+            found = read_private(path, MAX_ENTRY_BYTES) if self._is_private(path.parent) else None
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -128,7 +128,7 @@ class Store:
         if not self.writable:
             return None
         path = self.path(kind, key, suffix)
-        if len(data) + _FOOTER_BYTES > MOST_BYTES:
+        if len(data) + _FOOTER_BYTES > MAX_ENTRY_BYTES:
             _warn(f"smelt does not keep {len(data):,} bytes for {path}: that is larger than an entry may be")
             return None
         try:
@@ -141,7 +141,7 @@ class Store:
         except OSError as error:
             self._warn_once("write", error, f"smelt cannot write its cache ({error}); the result is used but not kept")
             return None
-        if eviction.is_much(key, len(data), self.limit):
+        if eviction.is_sweep_due(key, len(data), self.limit):
             eviction.sweep(self.root, self.limit)
         return path
 

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from smelt.base import eviction
 from smelt.base.errors import SmeltError
 from smelt.base.private_folder import replacing
-from smelt.base.store import MOST_BYTES, Store, checked_entry, sealed_entry, store
+from smelt.base.store import MAX_ENTRY_BYTES, Store, checked_entry, sealed_entry, store
 
 SUFFIXES = {
     "compiler": ".txt",
@@ -100,9 +100,11 @@ def _checked(given: BinaryIO) -> Iterator[tuple[Entry, bytes]]:
 
 
 def _is_as_written(info: zipfile.ZipInfo) -> bool:
-    """Whether an archive member is uncompressed (else a small file could expand to any size) and within MOST_BYTES."""
+    """Whether an archive member is uncompressed (else a small file could expand to any size) and has at most
+    `MAX_ENTRY_BYTES`.
+    """
     stored = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
-    return stored and info.file_size <= MOST_BYTES
+    return stored and info.file_size <= MAX_ENTRY_BYTES
 
 
 def _not_ours(given: BinaryIO, why: str) -> SmeltError:

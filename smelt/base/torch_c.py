@@ -450,7 +450,7 @@ DISPATCH_GUARDS = classes(*(getattr(torch._C, name) for name in _GUARD_NAMES if 
 """Classes whose instances change which dispatch keys this thread uses, as long as they live."""
 
 
-def passes_python_by() -> bool:
+def bypasses_torch_dispatch() -> bool:
     """Whether `__torch_dispatch__` is bypassed in this thread, because an instance of DISPATCH_GUARDS is alive."""
     excluded: bool = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
     return excluded
@@ -492,7 +492,7 @@ def is_plain_view(view: torch.Tensor) -> bool:
     return plain
 
 
-def is_asked_for(node: Any) -> bool:
+def returns_gradient(node: Any) -> bool:
     """Whether the running backward returns the gradient of this leaf's node (`autograd.grad`), without accumulating."""
     try:
         torch._C._will_engine_execute_node(node)

@@ -47,14 +47,14 @@ class _Listening(NamedTuple):
     recorder: Any
 
 
-class _Heard:
+class _CollectingPattern:
     """The pattern of a warning filter that matches every text in a collecting thread, and no text in other threads."""
 
     def match(self, text: str) -> bool:
         return threading.get_ident() in _threads
 
 
-_FILTER: Any = ("always", _Heard(), Warning, None, 0)
+_FILTER: Any = ("always", _CollectingPattern(), Warning, None, 0)
 _threads: dict[int, _Listening] = {}
 _before: dict[str, Any] = {}
 """The attributes of the module `warnings` before the first collecting thread replaced them; empty if none is active."""

@@ -73,7 +73,7 @@ def judge_workload(workload: Workload, settings: Settings, prepare: Prepare) -> 
     Raises:
         EagerFailed: eager cannot run the step.
     """
-    return _past_bad_luck(lambda seeded: _judge_seed(workload, seeded, prepare), settings)
+    return _judge_several_seeds(lambda seeded: _judge_seed(workload, seeded, prepare), settings)
 
 
 def judge_mode(workload: Workload, settings: Settings, prepare: Prepare, train_mode: bool) -> Verdict:
@@ -82,10 +82,10 @@ def judge_mode(workload: Workload, settings: Settings, prepare: Prepare, train_m
     Raises:
         EagerFailed: eager cannot run the step.
     """
-    return _past_bad_luck(lambda seeded: _judge_mode_of_seed(workload, seeded, prepare, train_mode), settings)
+    return _judge_several_seeds(lambda seeded: _judge_mode_of_seed(workload, seeded, prepare, train_mode), settings)
 
 
-def _past_bad_luck(judge_seed: Callable[[Settings], Verdict], settings: Settings) -> Verdict:
+def _judge_several_seeds(judge_seed: Callable[[Settings], Verdict], settings: Settings) -> Verdict:
     """Returns the verdict for the seed of `settings` or, if values fail, for the further `SEEDS`; see the module's
     docstring.
     """
@@ -143,21 +143,21 @@ def _judge_mode_of_seed(workload: Workload, settings: Settings, prepare: Prepare
         # Some models name float32 in their code. The error of eager itself cannot be measured then.
         reference, kind = run_step(workload, copy.deepcopy(model), batch, exact, eager), "float32"
         floor = FACTOR * NO_REFERENCE[settings.precision]
-    nudged = [
-        distances(reference, run_step(workload, nudge(model, settings, seed), batch, settings, eager))
+    perturbed = [
+        distances(reference, run_step(workload, perturb(model, settings, seed), batch, settings, eager))
         for seed in range(NUDGES)
     ]
     actual = run_step(workload, model, batch, settings, prepare)
     if train_mode:
         floor = max(floor, workload.noise)  # the noise was measured in train mode; in eval mode it is far lower
-    verdict = judge(reference, expected, actual, floor, nudged=nudged)
+    verdict = judge(reference, expected, actual, floor, perturbed=perturbed)
     if train_mode and verdict.noise > NOISY[settings.precision]:
-        verdict = judge(reference, expected, actual, floor, CHAOS, nudged)
+        verdict = judge(reference, expected, actual, floor, CHAOS, perturbed)
     verdict.dropout, verdict.reference = dropout, kind
     return verdict
 
 
-def nudge(model: nn.Module, settings: Settings, seed: int) -> nn.Module:
+def perturb(model: nn.Module, settings: Settings, seed: int) -> nn.Module:
     """Returns a copy of `model` whose parameters are perturbed by about one rounding error each."""
     moved = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)

@@ -170,7 +170,7 @@ def load_compiler() -> ModuleType:
     return package
 
 
-def keep_to_torchs_allocator(name: str) -> None:
+def use_torch_allocator_only(name: str) -> None:
     """Make torch's allocator allocate all tensors of this contender, because a profiler counts only that memory."""
     if family_of(name) == "smelt":
         load_compiler()

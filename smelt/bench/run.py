@@ -67,9 +67,9 @@ class Run:
 
     def replaced(self) -> list[str]:
         """Returns the rows that run in fp32 because eager cannot run the requested precision, with the reason."""
-        asked = self.settings
-        reasons = [(each.key, each.why_not(asked.precision, asked.device)) for each in self.workloads]
-        return [f"{key} runs in fp32, since eager fails in {asked.precision}: {why}" for key, why in reasons if why]
+        settings = self.settings
+        reasons = [(each.key, each.why_not(settings.precision, settings.device)) for each in self.workloads]
+        return [f"{key} runs in fp32, since eager fails in {settings.precision}: {why}" for key, why in reasons if why]
 
 
 def run_benchmark(run: Run, console: Console, measure: Measure | None = None) -> Benchmark:

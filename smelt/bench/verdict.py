@@ -58,15 +58,15 @@ def judge(
     actual: Tensors,
     floor: float = 1e-5,
     widening: float = 1.0,
-    nudged: Sequence[Mapping[str, float]] = (),
+    perturbed: Sequence[Mapping[str, float]] = (),
 ) -> Verdict:
     """Compare the contender's tensors with the float64 reference, relative to eager's error, by the formula in the
     module's docstring.
 
     Args:
         floor: relative error of a tensor that is always accepted.
-        widening: factor on the yardstick.
-        nudged: the errors of further runs of eager, see `distances`.
+        widening: factor on the tolerance.
+        perturbed: the errors of further runs of eager, see `distances`.
     """
     verdict = Verdict(ok=True, tensors=len(reference))
     for name in sorted({*reference, *expected, *actual} - ({*reference} & {*expected} & {*actual})):
@@ -74,7 +74,7 @@ def judge(
     for group in ("loss", "output", "buffer", "grad"):
         names = [name for name in reference if name.partition(".")[0] == group and name in actual and name in expected]
         tensors = {name: (reference[name], expected[name], actual[name]) for name in names}
-        _judge_group(verdict, tensors, floor, widening, nudged)
+        _judge_group(verdict, tensors, floor, widening, perturbed)
     return verdict
 
 
@@ -83,12 +83,12 @@ def _judge_group(
     tensors: Mapping[str, tuple[Tensor | None, ...]],
     floor: float,
     widening: float,
-    nudged: Sequence[Mapping[str, float]],
+    perturbed: Sequence[Mapping[str, float]],
 ) -> None:
     """Judge the tensors of one group, by name: (reference, expected, actual)."""
     usable = _comparable(verdict, tensors)
     errors = {
-        name: max(float((expected - reference).norm()), *(run.get(name, 0.0) for run in (*nudged, {})))
+        name: max(float((expected - reference).norm()), *(run.get(name, 0.0) for run in (*perturbed, {})))
         for name, (reference, expected, _) in usable.items()
     }
     sizes = {name: float(reference.norm()) for name, (reference, _, _) in usable.items()}
@@ -99,12 +99,12 @@ def _judge_group(
     spreads = _spreads(errors, {name: reference.numel() for name, (reference, _, _) in usable.items()})
     for name, (reference, _, actual) in usable.items():
         spread = spreads[_module(name)] * math.sqrt(reference.numel())
-        yardstick = widening * max(errors[name], share * sizes[name], spread, 1e-12)
+        tolerance = widening * max(errors[name], share * sizes[name], spread, 1e-12)
         error = float((actual - reference).norm())
-        if error / yardstick > verdict.ratio:
-            verdict.worst, verdict.ratio = name, error / yardstick
+        if error / tolerance > verdict.ratio:
+            verdict.worst, verdict.ratio = name, error / tolerance
             verdict.error, verdict.eager_error = error, errors[name]
-        if error > FACTOR * chance(reference.numel()) * yardstick:
+        if error > FACTOR * chance(reference.numel()) * tolerance:
             _fail(verdict, f"{name}: error {error:.2e}{VALUES}{errors[name]:.2e}", name)
 
 

@@ -121,7 +121,7 @@ _CALLS = "lambda fn: lambda *args, **kwargs: fn(*args, **kwargs)"
 _CALLS_FIRST = "lambda fn, /, *args, **kwargs: fn(*args, **kwargs)"
 
 
-def _taken_apart(fn: Callable[..., object]) -> tuple[Callable[..., object], object]:
+def _function_and_self(fn: Callable[..., object]) -> tuple[Callable[..., object], object]:
     """Split a callable into a function and the object that it is bound to (None: not bound).
 
     A bound method or a callable object gives a function that takes the object as its first argument. The compiled
@@ -214,7 +214,7 @@ def compile_callable(
     Raises:
         Unsupported: the result raises this if, with `fullgraph`, something cannot be captured.
     """
-    function, receiver = _taken_apart(fn)
+    function, receiver = _function_and_self(fn)
     session = new_session(compile_graph, options or Options()) if beside is None else beside._smelt_session
 
     body = _in_steps(fn if isinstance(fn, functools.partial) else function)

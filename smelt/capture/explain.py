@@ -14,7 +14,7 @@ from torch import fx
 
 from smelt.abi.frame_facts import FrameFacts, RunFacts
 from smelt.base.options import Options
-from smelt.base.report import asking
+from smelt.base.report import collecting_facts
 from smelt.base.stats import stats
 from smelt.base.text import on_one_line, visible
 from smelt.base.version import VERSION
@@ -102,7 +102,7 @@ def explain(
     def explained(*args: object, **kwargs: object) -> Explanation:
         compiled = compile_callable(fn, compile_graph, options)
         before = stats()
-        with asking():
+        with collecting_facts():
             result = compiled(*args, **kwargs)
         made = {table: dict(Counter(stats()[table]) - Counter(before[table])) for table in _TABLES}
         fallbacks, reasons = (made[table] for table in _TABLES)
@@ -204,7 +204,7 @@ def watched() -> Iterator[Watch]:
     record = watch.record
     watching.append(record)
     try:
-        with asking():
+        with collecting_facts():
             yield watch
     finally:
         watching.remove(record)

@@ -139,7 +139,7 @@ class Interpreter:
         out.guards, out.sizes, out._globals = self.guards, self.sizes, self._globals
         out.python.share_classes(self.python)
         out.sources = {key: source for key, source in self.sources.items() if key not in tensors}
-        out.frames, out.python.left_out = self.frames[:], self.python.left_out[:]
+        out.frames, out.python.module_depths = self.frames[:], self.python.module_depths[:]
         out.effects.graph_warns = self.effects.graph_warns
         out.effects.graph_repeats_writes = self.effects.graph_repeats_writes
         out.control.branches = out.prologue.allowed = False

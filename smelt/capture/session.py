@@ -177,7 +177,7 @@ class Session(Diagnostics):
         site = self.sites.get(id(key))
         if site is None:  # one atomic step, for concurrent threads
             site = self.sites.setdefault(id(key), CompileSite(on_one_line(name), key))
-        if site.given_up or policy.is_replaced() or torch_c.passes_python_by():
+        if site.given_up or policy.is_replaced() or torch_c.bypasses_torch_dispatch():
             return None
         if interrupts_compilation() or operator_modes.entered() or self._refused_by_stance(site, read):
             return None
@@ -232,8 +232,8 @@ class Session(Diagnostics):
         """
         stance = current_stance()
         if stance == "fail_on_recompile":
-            worth = any(v.residual.gm is not None for v in site.versions) if site.versions else read.has_tensors()
-            if worth:
+            speculates = any(v.residual.gm is not None for v in site.versions) if site.versions else read.has_tensors()
+            if speculates:
                 changes = "; ".join(map(str, read.changes(site.versions)))
                 raise RecompileError(
                     f"{site.name} would have to be compiled, and the stance is 'fail_on_recompile'",
@@ -349,8 +349,8 @@ class Session(Diagnostics):
             vm.prologue.restore()
 
     def _interpreter(self, site: CompileSite, plan: CapturePlan) -> Interpreter:
-        patience = self.options.recompile_limit - 1 if self.options.fullgraph else MAX_SPECULATED_VERSIONS
-        speculates = len(site.versions) < patience
+        max_versions = self.options.recompile_limit - 1 if self.options.fullgraph else MAX_SPECULATED_VERSIONS
+        speculates = len(site.versions) < max_versions
         vm = Interpreter(decoding.decode, site.changes, plan, self.options.dynamic, speculates)
         self._interpreters.append(vm)
         vm.python.running = site.function
@@ -476,7 +476,7 @@ class Session(Diagnostics):
         reads = vm.tensors.reads.found or vm.prologue.inputs.numbers
         # the pieces of a cut graph are compiled after the capture, when it can no longer restart
         if reads and in_pieces(residual.gm.graph, self.options.backend):
-            self._without_reads(vm, Unsupported("numbers that tensors tell, in a graph that is cut"))
+            self._without_reads(vm, Unsupported("numbers that are read from tensors, in a graph that is cut"))
         try:
             graph = self.compile_graph(residual.gm, [i.tensor for i in residual.inputs], report, self.options)
             raise_heard()
@@ -536,7 +536,9 @@ class Session(Diagnostics):
         if isinstance(error, DataDependent):
             raise Restart(error.step, break_for(error)) from None
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise Restart(min(n.step for n in numbers), Break("a graph with numbers that tensors tell", why)) from None
+        raise Restart(
+            min(n.step for n in numbers), Break("a graph with numbers that are read from tensors", why)
+        ) from None
 
     def _failed(self, site: CompileSite, error: Exception) -> None:
         """Handle an error of capture or of compilation: nothing of the frame has run yet, so it runs in eager.

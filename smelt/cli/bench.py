@@ -95,7 +95,7 @@ def run(
     from smelt.bench.workload import Settings
 
     console = Console()
-    with complaints():
+    with user_errors():
         names = _contenders(rivals, contender)
         for name in names:
             find_contender(name)
@@ -163,7 +163,7 @@ def models(
     """List the models of the suites: their inputs, and what is odd about them."""
     from smelt.bench.suites.entries import suite_workloads
 
-    with complaints():
+    with user_errors():
         found = suite_workloads(suite, size)
     table = Table("model", "inputs", "missing", "note", box=box.SIMPLE_HEAD)
     for each in found:
@@ -182,7 +182,7 @@ def overhead(
     """Microseconds of a compiled `x + 1`, and of the guards of BERT-base and of 48 small blocks."""
     from smelt.bench.run import run_overhead
 
-    with complaints():
+    with user_errors():
         names = [*filter(None, (name.strip() for name in rivals.split(","))), "smelt"]
         run_overhead(names, guards, command(), Console(), json)
 
@@ -201,7 +201,7 @@ def aot(
     from smelt.bench.selection import Selection, select
     from smelt.bench.workload import Settings
 
-    with complaints():
+    with user_errors():
         found = select(Selection(tuple(models), None, None, "cpu", None, 0, None))
         values = run_ahead(found, Settings(train=train), rounds, command(), Console(), json)
     if len(values) < len(found):
@@ -233,7 +233,7 @@ def regional(
     from smelt.bench.regional.models import chosen_decoders
     from smelt.bench.regional.table import failures, run_regional
 
-    with complaints():
+    with user_errors():
         check_device(device)
         names = _names(contenders)
         for name in names:
@@ -298,7 +298,7 @@ def distributed(
     from smelt.bench.meter import check_device
 
     console = Console()
-    with complaints():
+    with user_errors():
         check_device(f"cuda:{processes - 1}" if device == "cuda" else device)
         names, wrappers = _names(contenders), _names(wrapper)
         for name in names:
@@ -337,7 +337,7 @@ def bandwidth(
     from smelt.bench.contenders import find_contender
     from smelt.bench.meter import check_device
 
-    with complaints():
+    with user_errors():
         names = _names(contenders)
         for name in names:
             find_contender(name)
@@ -371,10 +371,10 @@ def report(
     if compare and len(files) != 2:
         raise typer.BadParameter("--compare takes two files, OLD NEW")
     if readme is not None:
-        with complaints():
+        with user_errors():
             write_readme(readme, files)
         return
-    with complaints():
+    with user_errors():
         runs = [Benchmark.load(file) for file in files]
         comparison = compare_runs(runs[0], runs[1], contender) if compare else None
         if comparison is not None:
@@ -393,7 +393,7 @@ def command() -> str:
 
 
 @contextmanager
-def complaints() -> Iterator[None]:
+def user_errors() -> Iterator[None]:
     """Context that turns an error of the user into a message and exit code 2."""
     try:
         yield

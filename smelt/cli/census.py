@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from smelt.cli.bench import command, complaints
+from smelt.cli.bench import command, user_errors
 from smelt.cli.outputs import output_file, output_folder
 
 
@@ -32,7 +32,7 @@ def census(
     from smelt.bench.run import physical_memory_mb
 
     console = Console()
-    with complaints():
+    with user_errors():
         limits = Limits(timeout, memory * 1024 if memory else 0.9 * physical_memory_mb() / jobs)
         found = run_census(Run(library, only, sample, jobs, limits, command(), json, resume), console)
         if out is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from smelt.cli.bench import bench, complaints
+from smelt.cli.bench import bench, user_errors
 from smelt.cli.cache import cache
 from smelt.cli.census import census
 from smelt.cli.outputs import output_file, output_folder, page_file
@@ -136,7 +136,7 @@ def demo(
     """Train a GPT-2 on source text and a ResNet on handwritten digits, eager and compiled side by side."""
     from smelt.demo.run import run_demo
 
-    with complaints():
+    with user_errors():
         run_demo(seconds=seconds, out=out, parts=part or ["text", "digits"], console=Console())
 
 
@@ -159,7 +159,7 @@ def ops(
     if status is not None and status not in STATUSES:
         raise typer.BadParameter(f"{status!r} is none of {', '.join(STATUSES)}", param_hint="--status")
     if write is not None:
-        with complaints():
+        with user_errors():
             write_ops(write)
         return
     show_ops(Console(), aten, status)

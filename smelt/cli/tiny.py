@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from smelt.base.errors import SmeltError
-from smelt.cli.bench import complaints
+from smelt.cli.bench import user_errors
 
 if TYPE_CHECKING:
     from smelt.tiny.graph import Int8Graph
@@ -50,7 +50,7 @@ def export(
     from smelt.tiny.project.export import export as write
     from smelt.tiny.scheme import parse_size
 
-    with complaints():
+    with user_errors():
         graph = load(model, size)
         graph = with_head(graph, classes) if classes else graph
         chosen = _scheme(scheme, graph)
@@ -85,7 +85,7 @@ def figures(
     from smelt.tiny.project.figures import Runs, tables, usual_schemes
     from smelt.tiny.scheme import parse_size
 
-    with complaints():
+    with user_errors():
         if board is None and (check or steps > 1):
             raise SmeltError("--steps and --check run on a board", hint="--board mps2-an500")
         limits = Budget(parse_size(budget), parse_size(flash), parse_size(stack))
@@ -110,7 +110,7 @@ def demo(
     from smelt.tiny.boards.board import find_board
     from smelt.tiny.project.demo import QUICK, Size, run_demo
 
-    with complaints():
+    with user_errors():
         run_demo(find_board(board), out, Console(), QUICK if quick else Size())
 
 

@@ -70,7 +70,7 @@ class Host:
     ) -> None:
         self.plan, self.nodes = plan, plan.program.nodes
         self.buffers = buffers
-        self.together = {number: bundle for bundle in bundles for number in bundle}
+        self.bundle_of = {number: bundle for bundle in bundles for number in bundle}
         self.constants: list[torch.Tensor] = []
         self.segments: list[list[str]] = []
         self.symbols = plan.program.symbols
@@ -117,7 +117,7 @@ class Host:
 
     def updates_inputs(self, number: int) -> bool:
         """Whether a kernel, or one that shares its launch, overwrites an input."""
-        made = (name for each in self.together.get(number, [number]) for name in self.plan.made_by(each))
+        made = (name for each in self.bundle_of.get(number, [number]) for name in self.plan.made_by(each))
         return any(name in self.plan.over_inputs for name in made)
 
     def make_steps(self) -> list[_Step]:
@@ -134,7 +134,7 @@ class Host:
                 steps.append(_Step(extern, [], position))
                 continue
             doubtful = doubtful or (not self.asserts and FAULT in self.buffers.get(number, ()))
-            if steps and number in self.together and self.together[number][0] in steps[-1].groups:
+            if steps and number in self.bundle_of and self.bundle_of[number][0] in steps[-1].groups:
                 steps[-1].groups.append(number)
                 steps[-1].last = position
                 continue

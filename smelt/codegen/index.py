@@ -42,7 +42,7 @@ class IndexRenderer(SizeRenderer):
         """Returns the text of an index expression, in 32 bits if every subexpression fits by the ranges of the
         variables.
         """
-        texts, wide = [], self.leaves_32_bits(expr)
+        texts, wide = [], self.may_exceed_32_bits(expr)
         # ordered by generated name: the text of equal kernels must not depend on original names of variables
         terms = sorted(((self.atom_text(atom), atom, c) for atom, c in expr.terms), key=itemgetter(0))
         for name, atom, c in terms:
@@ -58,9 +58,9 @@ class IndexRenderer(SizeRenderer):
             texts.append(self.size(expr.const))
         return " + ".join(texts).replace("+ -", "- ")
 
-    def leaves_32_bits(self, expr: Expr) -> bool:
+    def may_exceed_32_bits(self, expr: Expr) -> bool:
         """Whether a product, or a sum in any order, of the terms computed in 32 bits may overflow."""
-        if _stays_small(expr):
+        if _fits_32_bits(expr):
             return False
         most = 0 if isinstance(expr.const, Size) else abs(expr.const)
         narrow = False
@@ -117,7 +117,7 @@ def _farthest(atom: Atom) -> int:
     return 2**31 if low is None or high is None else max(abs(low), abs(high))
 
 
-def _stays_small(expr: Expr) -> bool:
+def _fits_32_bits(expr: Expr) -> bool:
     """Whether constant bounds show that the sum of all terms fits in 32 bits: a fast test that most indices pass."""
     most = 0 if isinstance(expr.const, Size) else abs(expr.const)
     for atom, c in expr.terms:

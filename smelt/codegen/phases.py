@@ -109,7 +109,7 @@ class Phases:
             if keeps:
                 self.temporaries[name] = f"w{len(self.temporaries)}"
                 total += row
-            self.pass_phases_on(name, needed)
+            self.propagate_phases(name, needed)
 
     def needed_in(self) -> dict[str, set[int]]:
         """Returns the values computed in the inner loops, users before operands, each with an empty set of phases."""
@@ -123,7 +123,7 @@ class Phases:
         """Returns the operands that the kernel itself computes."""
         return (s for s in self.nodes[name].inputs if s in self.nest.members or s not in self.plan.stored)
 
-    def pass_phases_on(self, name: str, needed: dict[str, set[int]]) -> None:
+    def propagate_phases(self, name: str, needed: dict[str, set[int]]) -> None:
         """Add the phases that need `name` to those of its operands; only the first phase if the value is kept."""
         member = self.nest.members.get(name)
         phases = needed[name]

@@ -66,7 +66,7 @@ def read_case(path: Path) -> Case:
     """
     file = path / SCRIPT if path.is_dir() else path
     if not file.is_file():
-        hint = "capture itself failed, or an older version wrote it: traceback.txt tells what is known"
+        hint = "capture itself failed, or an older version wrote it: traceback.txt has what is known"
         known = path.is_dir() and (path / "traceback.txt").is_file()
         raise NoCase(f"there is no {file}", hint=hint if known else "give the folder that the warning names")
     if not is_trusted(file.stat().st_uid):

@@ -50,16 +50,16 @@ def first_difference(compiled: Function, eager: Function, inputs: Sequence[Any])
     reference = _reference(eager, inputs, gradients, drawn)
     found = differ(expected, actual, reference)
     if found is not None and reference is not None:  # Does eager differ as much for inputs changed by rounding?
-        nudged = []
+        perturbed = []
         for seed in range(NUDGES):
             _set_random_state(state)
-            nudged.append(dict(run(eager, _nudged(copies(inputs), seed), gradients)))
-        found = differ(expected, actual, reference, nudged)
+            perturbed.append(dict(run(eager, _perturbed(copies(inputs), seed), gradients)))
+        found = differ(expected, actual, reference, perturbed)
     _set_random_state(state)
     return found
 
 
-def _nudged(inputs: list[Any], seed: int) -> list[Any]:
+def _perturbed(inputs: list[Any], seed: int) -> list[Any]:
     generator = torch.Generator().manual_seed(seed)
     for x in inputs:
         if isinstance(x, Tensor) and x.is_floating_point():
@@ -108,14 +108,14 @@ def _gradients(results: Sequence[Tensor], needing: dict[int, Tensor]) -> Named:
 
 
 def differ(
-    expected: Named, actual: Named, reference: Named | None, nudged: Sequence[dict[str, Tensor]] = ()
+    expected: Named, actual: Named, reference: Named | None, perturbed: Sequence[dict[str, Tensor]] = ()
 ) -> Difference | None:
     """The first tensor that differs from eager by more than eager's own error against float64 allows; None without one.
 
     Args:
         expected, actual: tensors of the eager and of the compiled run.
         reference: tensors of the float64 run; None if it failed.
-        nudged: tensors of eager runs on inputs that were changed by rounding errors.
+        perturbed: tensors of eager runs on inputs that were changed by rounding errors.
     """
     known = dict(actual)
     exact = dict(reference or ())
@@ -126,22 +126,22 @@ def differ(
         if found.shape != tensor.shape or found.dtype != tensor.dtype:
             shown = (f"{x.dtype}{list(x.shape)}" for x in (found, tensor))
             return Difference(what, " where eager has ".join(shown))
-        how = _differs(tensor, found, exact.get(what), [n[what] for n in nudged if what in n])
+        how = _differs(tensor, found, exact.get(what), [n[what] for n in perturbed if what in n])
         if how is not None:
             return Difference(what, how)
     more = sorted(known.keys() - dict(expected).keys())
     return Difference(more[0], "not there in eager") if more else None
 
 
-def _differs(expected: Tensor, found: Tensor, exact: Tensor | None, nudged: list[Tensor]) -> str | None:
+def _differs(expected: Tensor, found: Tensor, exact: Tensor | None, perturbed: list[Tensor]) -> str | None:
     if not expected.is_floating_point() and not expected.is_complex():
         wrong = int((expected != found).sum())
         return f"{wrong} of {found.numel()} elements differ" if wrong else None
     narrow = expected.dtype in (torch.float16, torch.bfloat16) or expected.dtype.itemsize == 1
     floor = FLOOR["amp" if narrow else "fp32"]
     exact = expected if exact is None or exact.shape != expected.shape else exact
-    moved = [distances({"output.0": exact}, {"output.0": each}) for each in nudged if each.shape == exact.shape]
-    verdict = judge({"output.0": exact}, {"output.0": expected}, {"output.0": found}, floor, nudged=moved)
+    moved = [distances({"output.0": exact}, {"output.0": each}) for each in perturbed if each.shape == exact.shape]
+    verdict = judge({"output.0": exact}, {"output.0": expected}, {"output.0": found}, floor, perturbed=moved)
     return None if verdict.ok else verdict.failures[0].removeprefix("output.0: ")
 
 

@@ -105,7 +105,7 @@ def _alike(one: Any, other: Any) -> bool:
 def tidied(small: Small) -> Small:
     """The graph without unread nodes and inputs; nodes that write or change modes stay."""
     for node in reversed([*small.graph.nodes]):
-        if not node.users and node.op not in ("placeholder", "output") and not _acts(node):
+        if not node.users and node.op not in ("placeholder", "output") and not _has_effects(node):
             small.graph.erase_node(node)
     inputs = []
     for placeholder, value in zip([n for n in small.graph.nodes if n.op == "placeholder"], small.inputs, strict=True):
@@ -116,7 +116,7 @@ def tidied(small: Small) -> Small:
     return Small(small.graph, inputs)
 
 
-def _acts(node: fx.Node) -> bool:
+def _has_effects(node: fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     writes = name.split(".")[0].endswith("_") and not name.endswith("__")
     return writes or "out" in node.kwargs or node.target is operator.setitem or node.is_impure()

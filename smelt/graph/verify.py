@@ -61,7 +61,7 @@ def _shape_of_graph(nodes: Sequence[fx.Node]) -> str | None:
         return "the last node is not the output"
     kinds = [n.op for n in nodes]
     if "placeholder" in kinds[kinds.count("placeholder") :]:
-        return "a placeholder stands after other nodes"
+        return "a placeholder comes after other nodes"
     if kinds.count("output") != 1:
         return "more than one output"
     return None

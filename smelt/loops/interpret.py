@@ -218,12 +218,12 @@ def _resolved(value: Any, values: dict[str, Any], sizes: Sizes) -> Any:
 
 def _reduce(node: Reduction, values: dict[str, Any], sizes: Sizes, make: Space) -> torch.Tensor:
     ops = make(values, node.source_shape, sizes)
-    left_out = None if node.ragged is None else _beyond_last_chunk(ops, *node.ragged)
-    if left_out is not None:
-        ops.inside.append(~left_out)  # the excluded elements read any element, and are replaced below
+    padding = None if node.ragged is None else _beyond_last_chunk(ops, *node.ragged)
+    if padding is not None:
+        ops.inside.append(~padding)  # the excluded elements read any element, and are replaced below
     elements = node.body(ops, ops.index).expand(ops.ranges)
-    if left_out is not None:
-        elements = elements.masked_fill(left_out, _neutral(node.kind, elements.dtype))
+    if padding is not None:
+        elements = elements.masked_fill(padding, _neutral(node.kind, elements.dtype))
     shape = _resolved(node.meta.shape, values, sizes)
     dims = node.dims[0] if FOLDS[node.kind].finds else node.dims
     return PRIMS[node.kind].reference(elements, dims).to(node.meta.dtype).reshape(shape)

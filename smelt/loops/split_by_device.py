@@ -75,7 +75,7 @@ class PartSequence:
             needed |= {n.name for n in (*part.inputs, *(n for node in part.host for n in node.all_input_nodes))}
         return needed
 
-    def updates_at_the_end(self, updates: Mapping[int, str]) -> dict[int, dict[int, str]]:
+    def in_place_updates(self, updates: Mapping[int, str]) -> dict[int, dict[int, str]]:
         """Returns the outputs that may overwrite the inputs whose new values they are; all belong to one graph.
 
         That graph is the last one that does more than count steps, and no later part may need the old values. Earlier

@@ -10,7 +10,7 @@ from smelt.abi.program_facts import ProgramFacts
 from smelt.page.markup import Markup, element, joined, plural, seconds_text, shortened
 from smelt.page.picture import draw_shares, draw_times
 from smelt.page.programs import Sources, show_program, slowest
-from smelt.page.source import COLOURS, LONGEST_LINE, noted_list, show_break, source_of
+from smelt.page.source import COLOURS, LONGEST_LINE, location_list, show_break, source_of
 from smelt.page.style import STYLE
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -172,8 +172,8 @@ def _version(version: GraphFacts, name: str, graph: int, sources: Sources) -> Ma
         "details",
         element("summary", colour, " ", element("b", title), " ", ", ".join(filter(None, [*facts, end]))),
         programs,
-        _folded("operations as captured", noted_list(version.operations)) if version.operations else None,
-        _folded("guards", noted_list(version.guards)) if version.guards else None,
+        _folded("operations as captured", location_list(version.operations)) if version.operations else None,
+        _folded("guards", location_list(version.guards)) if version.guards else None,
         _folded("the code that took the frame's place", element("pre", element("code", version.residual), tabindex=0)),
         _folded("compile time by stage", draw_shares(version.seconds)) if version.seconds else None,
         open=version.has_graph,

@@ -9,7 +9,7 @@ from smelt.page.markup import Markup, bytes_text, element, joined, seconds_text
 
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 176, 40, 22, 34, 12
 
-MOST_BOXES = 600
+MAX_BOXES = 600
 """Maximum number of boxes in one picture; browsers are slow with more."""
 
 
@@ -34,7 +34,7 @@ class Box:
 
 def draw_program(boxes: Sequence[Box]) -> Markup:
     """Draw the boxes in layers, each box below all boxes that it reads."""
-    boxes = boxes[:MOST_BOXES]
+    boxes = boxes[:MAX_BOXES]
     layers = _layers(boxes)
     width = max((len(layer) for layer in layers), default=1) * (BOX_WIDTH + GAP_X) - GAP_X
     position: dict[int, tuple[float, float]] = {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from smelt.abi.program_facts import ProgramFacts, Unit
 from smelt.abi.steps import Origin, Timing, label
 from smelt.page.markup import Markup, bytes_text, element, joined, number_text, plural, seconds_text, shortened
-from smelt.page.picture import MOST_BOXES, Box, draw_program, draw_steps
+from smelt.page.picture import MAX_BOXES, Box, draw_program, draw_steps
 
 INLINE_CHARACTERS = 2_000_000
 """Number of characters of sources on a page above which a source that was shown before is replaced by a link."""
@@ -48,7 +48,7 @@ def show_program(program: ProgramFacts, name: str, sources: Sources) -> Markup:
         "sizes are those of the first call" if program.symbolic else "",
     ]
     picture = element("div", draw_program(_boxes(program, name)), class_="scroll picture", tabindex=0)
-    more = len(program.units) - MOST_BOXES
+    more = len(program.units) - MAX_BOXES
     rows = [_unit(program, unit, number, name, sources) for number, unit in enumerate(program.units)]
     return element(
         "div",
@@ -62,12 +62,12 @@ def show_program(program: ProgramFacts, name: str, sources: Sources) -> Markup:
     )
 
 
-MOST_OPEN = 60
+MAX_OPEN = 60
 """Maximum number of steps of a program that are listed without a click."""
 
 
 def _folded(units: Markup, count: int) -> Markup:
-    return units if count <= MOST_OPEN else element("details", element("summary", f"all {count} steps"), units)
+    return units if count <= MAX_OPEN else element("details", element("summary", f"all {count} steps"), units)
 
 
 def slowest(programs: Sequence[tuple[str, ProgramFacts]], most: int = 10) -> Markup | None:
@@ -77,12 +77,12 @@ def slowest(programs: Sequence[tuple[str, ProgramFacts]], most: int = 10) -> Mar
         programs: (prefix of the ids, program).
         most: maximum number of rows.
     """
-    spent: dict[tuple[str, str], _Spent] = {}
+    spent: dict[tuple[str, str], _OperatorTime] = {}
     for name, program in programs:
         for number, unit in enumerate(program.units):
             timing = unit.step.timing
             if timing is not None and timing.calls:
-                spent.setdefault((_operators(unit), _lines(unit)), _Spent()).add(timing, _id(name, number))
+                spent.setdefault((_operators(unit), _lines(unit)), _OperatorTime()).add(timing, _id(name, number))
     if not spent:
         return None
     total = sum(each.seconds for each in spent.values())
@@ -99,7 +99,7 @@ def slowest(programs: Sequence[tuple[str, ProgramFacts]], most: int = 10) -> Mar
 
 
 @dataclass
-class _Spent:
+class _OperatorTime:
     """Total time of the steps with the same operators and lines; `link` leads to the slowest step."""
 
     seconds: float = 0.0

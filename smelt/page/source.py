@@ -12,7 +12,7 @@ from smelt.page.markup import Markup, element, joined, plural, shortened
 LONGEST_LINE = 1000
 """Maximum number of characters shown of a line of source."""
 
-MOST_NOTES = 60
+MAX_NOTES = 60
 """Maximum number of guards shown for one line."""
 
 COLOURS = 6
@@ -123,8 +123,8 @@ def _notes(line: _Line) -> list[Markup]:
 
 
 def _list(texts: Sequence[str]) -> Markup:
-    more = len(texts) - MOST_NOTES
-    items = [element("li", element("code", shortened(text, LONGEST_LINE))) for text in texts[:MOST_NOTES]]
+    more = len(texts) - MAX_NOTES
+    items = [element("li", element("code", shortened(text, LONGEST_LINE))) for text in texts[:MAX_NOTES]]
     return element("ul", items, element("li", f"{more} more") if more > 0 else None)
 
 
@@ -154,7 +154,7 @@ def _elsewhere(lines: dict[Location, _Line], name: str) -> Markup:
     return element("details", title, rows, open=breaks, class_="others")
 
 
-def noted_list(notes: Sequence[Noted]) -> Markup:
+def location_list(notes: Sequence[Noted]) -> Markup:
     """Markup for lines of Python with their file and line number."""
     return element(
         "pre",

@@ -194,7 +194,7 @@ def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: 
     target: Any = node.target
     args, kwargs = given
     if isinstance(target, OpOverload) and target.namespace == "aten" and shared_arguments(target):
-        args, result = _as_operands_lie(p, target, args, kwargs, result)
+        args, result = _with_operand_strides(p, target, args, kwargs, result)
     elif isinstance(target, OpOverload) and depends_on_strides(target):
         args, kwargs, result = _as_recorded(p, node, args, kwargs, result)
     value = p.call(target, _listed(args), {k: _listed(v, False) for k, v in kwargs.items()}, result)
@@ -216,36 +216,42 @@ def _as_recorded(
     prim graph have no gaps: if the joint graph records some, the result's metadata is inferred anew from the values.
     """
     target: Any = node.target
-    args, kwargs = _in_strides(p, node.args, args), _in_strides(p, node.kwargs, kwargs)
+    args, kwargs = _with_recorded_strides(p, node.args, args), _with_recorded_strides(p, node.kwargs, kwargs)
     made = [m for m in (result if isinstance(result, tuple) else (result,)) if is_strided(m)]
     follows = all(is_dense(m.shape, m.stride) for m in made)
-    alike = _lie_alike(node.args, args) and _lie_alike(node.kwargs, kwargs)
+    alike = _have_same_strides(node.args, args) and _have_same_strides(node.kwargs, kwargs)
     if follows and alike or any(is_unbacked(*m.shape) for m in made):
         return args, kwargs, result
     return args, kwargs, given(target, args, kwargs)
 
 
-def _in_strides(p: Lowering, told: Any, own: Any) -> Any:
-    if isinstance(told, (list, tuple)):
-        return tuple(_in_strides(p, *each) for each in zip(told, own, strict=True))
-    if isinstance(told, dict):
-        return {name: _in_strides(p, value, own[name]) for name, value in told.items()}
-    said = _metas(told)
-    if not is_strided(said) or not is_dense(said.shape, said.stride) or _lie_alike(told, own):
-        return own
-    return p.call(PRIMS["clone"], (own,), {}, replace(_metas(own), stride=said.stride))
+def _with_recorded_strides(p: Lowering, recorded: Any, actual: Any) -> Any:
+    if isinstance(recorded, (list, tuple)):
+        return tuple(_with_recorded_strides(p, *each) for each in zip(recorded, actual, strict=True))
+    if isinstance(recorded, dict):
+        return {name: _with_recorded_strides(p, value, actual[name]) for name, value in recorded.items()}
+    recorded_meta = _metas(recorded)
+    if (
+        not is_strided(recorded_meta)
+        or not is_dense(recorded_meta.shape, recorded_meta.stride)
+        or _have_same_strides(recorded, actual)
+    ):
+        return actual
+    return p.call(PRIMS["clone"], (actual,), {}, replace(_metas(actual), stride=recorded_meta.stride))
 
 
-def _lie_alike(told: Any, own: Any) -> bool:
-    if isinstance(told, (list, tuple)):
-        return all(map(_lie_alike, told, own))
-    if isinstance(told, dict):
-        return all(_lie_alike(value, own[name]) for name, value in told.items())
-    said, lies = _metas(told), _metas(own)
-    return not (is_strided(said) and is_strided(lies)) or same_steps(said.shape, said.stride, lies.stride)
+def _have_same_strides(recorded: Any, actual: Any) -> bool:
+    if isinstance(recorded, (list, tuple)):
+        return all(map(_have_same_strides, recorded, actual))
+    if isinstance(recorded, dict):
+        return all(_have_same_strides(value, actual[name]) for name, value in recorded.items())
+    recorded_meta, actual_meta = _metas(recorded), _metas(actual)
+    return not (is_strided(recorded_meta) and is_strided(actual_meta)) or same_steps(
+        recorded_meta.shape, recorded_meta.stride, actual_meta.stride
+    )
 
 
-def _as_operands_lie(
+def _with_operand_strides(
     p: Lowering, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorded: Any
 ) -> tuple[tuple[Any, ...], Any]:
     """Returns the arguments of a view that runs in eager, and its result's metadata, inferred from the actual strides
@@ -380,15 +386,15 @@ def _memory_of(value: Node) -> set[Node]:
     a view prim, the library may be passed the prim's operand with other strides, and so the operand's memory.
     """
     roots = memory_of(value)
-    return roots if roots == {value} else {n for root in roots for n in _behind_views(root)}
+    return roots if roots == {value} else {n for root in roots for n in _without_views(root)}
 
 
-def _behind_views(node: Node) -> set[Node]:
+def _without_views(node: Node) -> set[Node]:
     if not isinstance(node.target, Prim) or not (node.target.kind is Kind.VIEW or node.target is PRIMS["clone"]):
         return {node}
     source = node.args[0]
     assert isinstance(source, Node)
-    behind = {n for root in memory_of(source) for n in _behind_views(root)}
+    behind = {n for root in memory_of(source) for n in _without_views(root)}
     return {node, *behind}  # the view may also have separate memory, if it is a result
 
 
@@ -401,13 +407,13 @@ def _laid_out(p: Lowering, value: Node, meta: TensorMeta) -> Node:
     own = value.meta["val"]
     if value.op != "call_function" or not isinstance(own, TensorMeta) or same_all(own.stride, meta.stride):
         return value
-    if not is_dense(meta.shape, meta.stride) or _is_told(value):
+    if not is_dense(meta.shape, meta.stride) or _is_library_result(value):
         return p.call(PRIMS["clone"], (value,), {}, replace(own, stride=meta.stride))
     _lay_out(value, own, meta)
     return value
 
 
-def _is_told(value: Node) -> bool:
+def _is_library_result(value: Node) -> bool:
     """Whether the value is the result of a library's operator, so that its strides are those of the fake kernel."""
     while value.target is operator.getitem:
         value = value.args[0]  # type: ignore[assignment]

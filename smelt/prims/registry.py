@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch.fx import Node
 
-from smelt.base.imported_again import is_forgotten
+from smelt.base.interrupted_imports import is_of_dropped_module
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.meta_rules.elementwise import broadcast
@@ -64,7 +64,7 @@ def _enter_in(table: dict[OpOverload, Decomposition], targets: Sequence[OpOverlo
     def enter(function: Decomposition) -> Decomposition:
         for target in targets:
             before = table.get(target, function)
-            if before is not function and not is_forgotten(before):
+            if before is not function and not is_of_dropped_module(before):
                 raise ValueError(f"{target} has two decompositions")
             table[target] = function
         return function

@@ -18,7 +18,7 @@ import torch
 
 from smelt.abi.kernels import KERNELS
 from smelt.base.errors import CompileError
-from smelt.base.imported_again import is_forgotten
+from smelt.base.interrupted_imports import is_of_dropped_module
 from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.ir.symint import has_size
@@ -219,7 +219,7 @@ def prim(
     """
 
     def enter(meta: Callable[..., Any]) -> Callable[..., Any]:
-        if name in PRIMS and not is_forgotten(PRIMS[name].meta):
+        if name in PRIMS and not is_of_dropped_module(PRIMS[name].meta):
             raise CompileError(f"prim {name} is defined twice")
         PRIMS[name] = Prim(name, kind, meta, reference, facts)
         return meta

@@ -29,10 +29,10 @@ from smelt.base.eviction import new_build_folder
 from smelt.base.locks import new_lock
 from smelt.base.options import Options, environment
 from smelt.base.private_folder import read_private
-from smelt.base.store import MOST_BYTES, content_key, store
+from smelt.base.store import MAX_ENTRY_BYTES, content_key, store
 from smelt.base.version import VERSION
 from smelt.runtime import elf
-from smelt.runtime.compiler_process import CompilerProcess, nobody_waits
+from smelt.runtime.compiler_process import CompilerProcess, is_stopped
 from smelt.runtime.openmp import torch_openmp
 
 FLAGS = (
@@ -272,14 +272,14 @@ def _ask_version(command: tuple[str, ...]) -> tuple[str, bool]:
             status = process.wait()
     except OSError as error:
         raise BuildError(f"{what} failed", why=str(error), hint=_HINT) from error
-    said, errors = (text.decode(errors="replace").strip() for text in (process.output, process.errors))
+    output, errors = (text.decode(errors="replace").strip() for text in (process.output, process.errors))
     if process.timed_out:
         raise BuildError(f"{what} did not end within {process.limit_s:g} s and was stopped", hint=_HINT)
-    if status != 0 or not said:
+    if status != 0 or not output:
         # drivers print many lines about themselves before the error
         raise BuildError(f"{what} failed", why=errors[-1000:] or None, hint=_HINT)
-    named = _DRIVER.search(f"{said}\n{errors}")
-    return said.splitlines()[0], named is not None and _is_driver(command[0], named[1], named[2])
+    named = _DRIVER.search(f"{output}\n{errors}")
+    return output.splitlines()[0], named is not None and _is_driver(command[0], named[1], named[2])
 
 
 def _folder_for_files(stack: ExitStack) -> Path | None:
@@ -365,9 +365,9 @@ def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str], 
                     found[job.key] = _publish(job)
         missing = {key: source for key, source in missing.items() if key not in mine}
         for key in list(missing)[:1]:
-            with store().building("kernels", key, until, nobody_waits):
+            with store().building("kernels", key, until, is_stopped):
                 pass
-        if missing and nobody_waits():
+        if missing and is_stopped():
             raise BuildError(_ABANDONED.format(compiler.path))
 
 
@@ -398,14 +398,14 @@ def _known(key: str, library: Library) -> Library:
 def _built(sources: dict[str, str], compiler: Compiler, flags: Sequence[str]) -> Generator[_Job, None, None]:
     """Compile sources. Yields each with its library, tested by loading, in a folder that is deleted afterwards."""
     full: list[Path] = []
-    no_room: NoRoom | None = None
+    disk_full: NoRoom | None = None
     left = dict(sources)
     while left:
         try:
             folder = new_build_folder(store().root, full)
         except OSError as error:
-            if no_room is not None:
-                raise no_room from None
+            if disk_full is not None:
+                raise disk_full from None
             raise BuildError(f"kernels cannot be built: {error.strerror or error}", hint=_FOLDER_HINT) from error
         try:
             with folder as name:
@@ -417,7 +417,7 @@ def _built(sources: dict[str, str], compiler: Compiler, flags: Sequence[str]) ->
                     del left[job.key]
         except NoRoom as error:
             full.append(folder.path.parent)
-            no_room = error
+            disk_full = error
 
 
 def _check(job: _Job, compiler: Compiler, flags: Sequence[str]) -> None:
@@ -433,7 +433,7 @@ def _problem_of(job: _Job) -> str | None:
     published.
     """
     try:
-        found = read_private(job.built, MOST_BYTES)
+        found = read_private(job.built, MAX_ENTRY_BYTES)
         if found is None:
             return "it is no regular file" if job.built.exists() else "it is not there"
         problem = elf.problem_of(found[0])
@@ -479,7 +479,7 @@ def _start(job: _Job, compiler: Compiler, flags: Sequence[str]) -> CompilerProce
         command = [*compiler.command, *FLAGS, *compiler.flags, *flags, str(job.text), *_link(compiler), *out]
         return CompilerProcess(command, environment().build_timeout_s, job.folder)
     except OSError as error:
-        kind = NoRoom if error.errno in _NO_ROOM else BuildError
+        kind = NoRoom if error.errno in _DISK_FULL_ERRNOS else BuildError
         raise kind(f"{compiler.path} cannot be started: {error.strerror or error}", hint=_FOLDER_HINT) from error
 
 
@@ -491,8 +491,8 @@ class NoRoom(BuildError):
     """Raised when the disk of the build folder is full; that of another folder may not be."""
 
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_OUT_OF_ROOM = re.compile("|".join(map(os.strerror, _NO_ROOM)))
+_DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL_TEXT = re.compile("|".join(map(os.strerror, _DISK_FULL_ERRNOS)))
 _FOLDER_HINT = "TMPDIR names a folder with space in which libraries can be loaded"
 _ABANDONED = "{} was stopped, because its result was not needed any more"
 _OUT_OF_MEMORY = re.compile(
@@ -515,11 +515,11 @@ def _refused(process: CompilerProcess, status: int, compiler: Compiler) -> Build
         what = "was killed, as the system does when memory runs out" if killed else "ran out of memory"
         hint = "fewer processes at a time, or more memory"
         return BuildError(f"{compiler.path} {what}", why=shown or None, hint=hint)
-    if status == 128 + signal.SIGXFSZ or _OUT_OF_ROOM.search(shown):
+    if status == 128 + signal.SIGXFSZ or _DISK_FULL_TEXT.search(shown):
         return NoRoom(f"{compiler.path} had no room for its files", why=shown or None, hint=_FOLDER_HINT)
     if (signalled := _signal_of(status)) is not None:
         return BuildError(f"{compiler.path} was ended by {signalled}", why=shown or None, hint=_HINT)
-    shown = shown or f"it ended with exit status {status} and said nothing"
+    shown = shown or f"it ended with exit status {status} and printed nothing"
     return BuildError(f"{compiler.path} refused a generated kernel:\n{shown}", why=f"compiler: {compiler.version}")
 
 

@@ -88,7 +88,7 @@ class CompilerGroup:
             self._running.discard(process)
 
 
-def nobody_waits() -> bool:
+def is_stopped() -> bool:
     """Whether this context's group was stopped."""
     group = _current.get()
     return group is not None and group.ended
@@ -119,8 +119,8 @@ class CompilerProcess:
             self._ours.close()
             raise
         assert self._process.stdout is not None and self._process.stderr is not None
-        self._said = {self._process.stdout.fileno(): bytearray(), self._process.stderr.fileno(): bytearray()}
-        self.output, self.errors = self._said.values()
+        self._outputs = {self._process.stdout.fileno(): bytearray(), self._process.stderr.fileno(): bytearray()}
+        self.output, self.errors = self._outputs.values()
         _running.add(self)
         self._group = _current.get()
         if self._group is not None:
@@ -133,7 +133,7 @@ class CompilerProcess:
         """
         try:
             with selectors.DefaultSelector() as selector:
-                for each in (self._ours.fileno(), *self._said):
+                for each in (self._ours.fileno(), *self._outputs):
                     os.set_blocking(each, False)
                     selector.register(each, selectors.EVENT_READ)
                 ended = False
@@ -142,7 +142,7 @@ class CompilerProcess:
                     ready = [key.fd for key, _ in selector.select(max(left, 0.0))]
                     ended = self._ours.fileno() in ready
                     for each in ready:
-                        if each in self._said and not self._read(each):
+                        if each in self._outputs and not self._read(each):
                             selector.unregister(each)
                     if left <= 0 and not ended:
                         self.timed_out = True
@@ -157,13 +157,13 @@ class CompilerProcess:
             read = os.read(descriptor, 65536)
         except BlockingIOError:
             return True
-        kept = self._said[descriptor]
+        kept = self._outputs[descriptor]
         kept += read[: _KEPT_BYTES - len(kept)]
         return bool(read)
 
     def _finish(self) -> int:
         """Kill the remaining processes of the group and return the status of the shell."""
-        for each, kept in self._said.items():
+        for each, kept in self._outputs.items():
             left = -1
             while left < len(kept) < _KEPT_BYTES:
                 left = len(kept)

@@ -172,7 +172,7 @@ class Arenas:
         finally:
             self.lent = None
 
-    def at_the_end(self, tensor: torch.Tensor, room: int) -> torch.Tensor | None:
+    def at_end_of_arena(self, tensor: torch.Tensor, room: int) -> torch.Tensor | None:
         """Returns uninitialised memory like a tensor's at the end of the lent arena; None if it does not fit.
 
         Args:

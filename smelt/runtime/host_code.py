@@ -16,7 +16,7 @@ FILE = "<smelt host program>"
 PIECE = 4096
 """Number of characters of source after which a piece ends with the current statement."""
 
-LEAST_KEPT = 16 * 1024
+MIN_STORED_CHARS = 16 * 1024
 """Minimum number of characters of source for which code is kept in the store: below, compiling is as fast as reading a
 file.
 """
@@ -38,7 +38,7 @@ def host_code(source: str, kept: bytes | None = None) -> list[CodeType]:
     code = from_bytes(kept, source) if kept is not None else None
     if code is not None:
         return code
-    if len(source) < LEAST_KEPT:
+    if len(source) < MIN_STORED_CHARS:
         return _compiled(source)
     key = content_key("host code", importlib.util.MAGIC_NUMBER, source)
     data = store().get("host", key, ".code")

@@ -111,7 +111,7 @@ class Observed:
 
         def launch_observed(address: int, table: Table) -> None:
             steps = self.segments.get(address)
-            if steps is None or not self.looked_at():
+            if steps is None or not self.is_observed():
                 launch(address, table)
                 return
             for step in steps:
@@ -128,16 +128,16 @@ class Observed:
         together if one was refused, and while a CUDA graph is recorded, which should have no additional nodes.
         """
         alone: list[Callable[[Table], object]] = []
-        together = Step(tuple(origin for step in steps for origin in step.origins))
+        combined = Step(tuple(origin for step in steps for origin in step.origins))
         tried = kernels.target is None
 
         def launch_observed(table: Table) -> object:
             nonlocal tried
-            if not self.looked_at():
+            if not self.is_observed():
                 return whole(table)
             if not tried or anything_refused() or _is_recording():
                 tried = True
-                return self.run(together, whole, table)
+                return self.run(combined, whole, table)
             if not alone:
                 alone.extend(kernels.segment([launch]) for launch in launches)
             for step, each in zip(steps, alone, strict=True):
@@ -146,7 +146,7 @@ class Observed:
 
         return launch_observed
 
-    def looked_at(self) -> bool:
+    def is_observed(self) -> bool:
         """Returns whether there is an observer; if not, stops observing."""
         if self.always or profiler._is_profiler_enabled:
             return True
@@ -155,7 +155,7 @@ class Observed:
 
     def run(self, step: Step, call: Callable[..., Any], *args: Any) -> Any:
         """Run one step, shown to all observers."""
-        if not self.looked_at():
+        if not self.is_observed():
             return call(*args)
         with contextlib.ExitStack() as regions:
             if profiler._is_profiler_enabled:

@@ -10,7 +10,7 @@ from smelt.base.errors import BuildError, CompileError, SmeltWarning
 from smelt.base.stats import count_named
 from smelt.runtime import _native
 
-TOO_MUCH = frozenset({1, 701})
+RESOURCE_ERRORS = frozenset({1, 701})
 """The driver's error codes for a launch that needs more than the device has: invalid value, out of resources."""
 
 _reported: set[str] = set()
@@ -23,7 +23,7 @@ class OutOfMemory(BuildError):
 def is_refused_kernel(error: Exception) -> bool:
     """Whether an error refuses the kernel itself; False if memory ran out or the context is lost."""
     if isinstance(error, _native.CudaError):
-        return error.code in TOO_MUCH
+        return error.code in RESOURCE_ERRORS
     return isinstance(error, CompileError) and not isinstance(error, OutOfMemory)
 
 

@@ -143,7 +143,7 @@ def measure(
         least = min(min(times) for times in runs.values())
         active = [name for name in active if sum(runs[name]) < TIMING.long_s]
         if turn + 1 >= TIMING.min_runs:
-            active = [name for name in active if not _tuner.is_behind(min(runs[name]), least)]
+            active = [name for name in active if not _tuner.is_slower(min(runs[name]), least)]
             if len(active) < 2:
                 break
     return runs

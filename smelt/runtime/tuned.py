@@ -26,7 +26,7 @@ class Recordings:
         unused_divisor: see `unused_bytes`.
         patience_calls: number of calls that run unrecorded because results of earlier calls are in use, before another
             recording is made for such calls.
-        seldom_replays: number of replays after which such a call is no longer counted.
+        rare_after_replays: number of replays after which such a call is no longer counted.
         copied_in_bytes: maximum bytes of inputs that a call copies; with more it runs unrecorded.
         copied_out_bytes: maximum bytes of results that are returned as copies because callers keep them until the next
             call.
@@ -44,7 +44,7 @@ class Recordings:
     unused_bytes: int = 64 << 20
     unused_divisor: int = 8
     patience_calls: int = 2
-    seldom_replays: int = 20
+    rare_after_replays: int = 20
     copied_in_bytes: int = 256 << 20
     copied_out_bytes: int = 16 << 20
     copied_out_results: int = 8

@@ -53,7 +53,7 @@ class Tuner(Generic[Name]):
         least = min(times.values())
         return next(name for name, seconds in times.items() if seconds <= self.tie * least)
 
-    def is_behind(self, seconds: float, least: float) -> bool:
+    def is_slower(self, seconds: float, least: float) -> bool:
         """Whether a candidate drops out, given its best time and the best time of all."""
         return seconds > self.close * least
 

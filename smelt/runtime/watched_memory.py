@@ -252,9 +252,9 @@ class WatchedCall:
         for number, result in enumerate(results):
             if isinstance(result, torch.Tensor) and result.layout is torch.strided:
                 self.require_result(number, result)
-        return self.taken_out(self.copy_back(results) if self.given else results)
+        return self.copies_of_results(self.copy_back(results) if self.given else results)
 
-    def taken_out(self, results: list[Any]) -> list[Any]:
+    def copies_of_results(self, results: list[Any]) -> list[Any]:
         """Returns the results copied to memory of PyTorch's allocator, so that the caller may resize them; sharing is
         preserved.
 

@@ -12,7 +12,7 @@ from smelt.schedule.inplace import Overwriting
 from smelt.schedule.memory import MemoryPlan, aligned, plan_memory
 from smelt.schedule.order import Unit
 from smelt.schedule.realize import Realized, metas_of
-from smelt.schedule.sharing import behind
+from smelt.schedule.sharing import shared_buffers
 from smelt.shapes.size import IntLike, hint
 
 
@@ -42,28 +42,30 @@ class BufferAssignment:
         self.updates, self.caller_owned, self.limits = updates, caller_owned, overwriting.machine.buffers
         self.outputs = {o.name for o in program.outputs if o.name is not None}
         # if an output is a view of other memory, the caller keeps that memory, too
-        self.outputs |= behind(overwriting.sharing, self.outputs)
+        self.outputs |= shared_buffers(overwriting.sharing, self.outputs)
         self.over_others: dict[str, str] = {}
         self.overwritten: set[str] = set()
         self.dedicated: set[str] = set()
 
-    def plan_arena(self, together: Sequence[list[Unit]]) -> MemoryPlan:
+    def plan_arena(self, unit_steps: Sequence[list[Unit]]) -> MemoryPlan:
         """Plan arena offsets for steps in order; the units of one step run at the same time."""
-        written_in = {name: step for step in together for unit in step for name in unit.writes}
+        written_in = {name: step for step in unit_steps for unit in step for name in unit.writes}
         sizes = {name: self.nbytes(name) for name in written_in if self.in_arena(name)}
 
         def may_overwrite(_: int, output: str, source: str) -> bool:
             return self.overwriting.overwrites(written_in[output], output, source)
 
-        return plan_memory([joined(step) for step in together], sizes, may_overwrite, self.limits.max_compared_buffers)
+        return plan_memory(
+            [joined(step) for step in unit_steps], sizes, may_overwrite, self.limits.max_compared_buffers
+        )
 
-    def take_over(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
+    def take_over(self, unit_steps: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
         """Let outputs that overwrite an intermediate have that intermediate's memory from the start.
 
         An intermediate of the arena is moved into the output's allocation only if it is large and total memory does not
         grow. A result of an extern already has its own allocation, which becomes the output's.
         """
-        limits, units = self.limits, flat(together)
+        limits, units = self.limits, flat(unit_steps)
         last = {name: at for at, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
         for at, unit in enumerate(units):
             for new in unit.writes:
@@ -75,7 +77,7 @@ class BufferAssignment:
                             limits.planned_bytes, memory.size // limits.planned_divisor
                         )
                         if large and self.may_take_over(unit, new, old):
-                            memory = self.cheaper(units, together, memory, new, old)
+                            memory = self.cheaper(units, unit_steps, memory, new, old)
                     elif (
                         self.is_fresh(old)
                         and hint(self.nbytes(old)) >= limits.min_dedicated_bytes
@@ -108,20 +110,20 @@ class BufferAssignment:
         return self.overwriting.alike(new, old) and self.overwriting.may_overwrite(unit.number, new, old)
 
     def cheaper(
-        self, units: Sequence[Unit], together: Sequence[list[Unit]], memory: MemoryPlan, new: str, old: str
+        self, units: Sequence[Unit], unit_steps: Sequence[list[Unit]], memory: MemoryPlan, new: str, old: str
     ) -> MemoryPlan:
         """Returns the plan in which an output has an intermediate's memory if peak memory does not grow, else
         `memory`.
         """
         before = max(self.needs(units, memory))
         self.cover({new: old})
-        plan = self.plan_arena(together)
+        plan = self.plan_arena(unit_steps)
         if max(self.needs(units, plan)) <= before:
             return plan
         self.uncover({new: old})
         return memory
 
-    def dedicate(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
+    def dedicate(self, unit_steps: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
         """Give all but small intermediates a separate allocation, if that lowers peak memory.
 
         The arena keeps its full size until its last use, even while saved activations or gradients take most memory.
@@ -129,7 +131,7 @@ class BufferAssignment:
         limits = self.limits
         if memory.size < limits.planned_bytes:
             return memory
-        units = flat(together)
+        units = flat(unit_steps)
         most = max(self.needs(units, memory))
         least = max(limits.min_dedicated_bytes, memory.size // limits.dedicated_divisor)
         alone = {name for name in memory.offsets if hint(self.nbytes(name)) >= least}
@@ -137,7 +139,7 @@ class BufferAssignment:
         over = {new: old for new, old in pairs if new in alone and old in alone and self.overwriting.alike(new, old)}
         self.dedicated = alone - over.keys()
         self.cover(over)
-        plan = self.plan_arena(together)
+        plan = self.plan_arena(unit_steps)
         total = max(self.needs(units, plan))
         if total + total // limits.dedicated_saving_divisor < most:
             return plan
@@ -145,7 +147,7 @@ class BufferAssignment:
         self.uncover(over)
         return memory
 
-    def dedicate_largest(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
+    def dedicate_largest(self, unit_steps: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
         """Give the largest intermediate a separate allocation if it takes at least half of an arena that programs
         share.
 
@@ -154,14 +156,14 @@ class BufferAssignment:
         """
         if memory.size < self.limits.shared_bytes:
             return memory
-        units = flat(together)
+        units = flat(unit_steps)
         while memory.offsets:
             largest = max(memory.offsets, key=lambda name: hint(self.nbytes(name)))
             written_over = largest in memory.in_place or largest in memory.in_place.values()
             if written_over or 2 * hint(self.nbytes(largest)) < memory.size:
                 break
             self.dedicated.add(largest)
-            plan = self.plan_arena(together)
+            plan = self.plan_arena(unit_steps)
             if max(self.needs(units, plan)) >= max(self.needs(units, memory)):
                 self.dedicated.remove(largest)
                 break
@@ -237,9 +239,9 @@ def writes_into(node: Extern) -> bool:
     return facts_of(node.target).into
 
 
-def flat(together: Sequence[list[Unit]]) -> list[Unit]:
+def flat(unit_steps: Sequence[list[Unit]]) -> list[Unit]:
     """Returns the units of all steps, in order."""
-    return [unit for step in together for unit in step]
+    return [unit for step in unit_steps for unit in step]
 
 
 def joined(step: list[Unit]) -> Unit:

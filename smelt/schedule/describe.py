@@ -40,14 +40,14 @@ def _group(group: Group, plan: Schedule) -> list[str]:
             loops.append(f"{role.value} {sizes}")
     head = f"kernel {kind} over {', '.join(loops) or 'x'.join(str(v.size) for v in group.order) or '1'}"
     members = [
-        f"    {name}: {metas_of(member.node)} {member.nest_level.value}{_kept_in(name, plan)}"
+        f"    {name}: {metas_of(member.node)} {member.nest_level.value}{_describe_storage(name, plan)}"
         for name, member in group.members.items()
     ]
     read = [name for name in group.accesses if name not in group.members]
     return [head, *members, f"    reads {', '.join(read) or 'nothing'}"]
 
 
-def _kept_in(name: str, plan: Schedule) -> str:
+def _describe_storage(name: str, plan: Schedule) -> str:
     """Describe where a value is stored, and which value it overwrites."""
     offset = plan.memory.offsets.get(name)
     where = "" if name not in plan.stored else " -> output" if offset is None else f" -> arena {offset}"

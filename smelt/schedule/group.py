@@ -107,7 +107,7 @@ def substituted(members: Mapping[str, Member], values: dict[Atom, Expr]) -> dict
 
 
 @dataclass(frozen=True)
-class Likeness:
+class EqualLayerGroup:
     """Another layer's group that is equal except for names of buffers (in the same order) and random streams.
 
     `streams`: for each random stream of the other group, the corresponding stream of this group.
@@ -134,7 +134,7 @@ class Group:
     position: int = 0
     accesses: dict[str, list[Index]] = field(default_factory=dict)
     limits: dict[Var, tuple[Var, IntLike]] = field(default_factory=dict)
-    like: Likeness | None = None
+    like: EqualLayerGroup | None = None
 
     def __post_init__(self) -> None:
         if not self.accesses:

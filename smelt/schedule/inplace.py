@@ -13,7 +13,7 @@ from smelt.schedule.machine import Machine
 from smelt.schedule.order import Unit
 from smelt.schedule.products import Product
 from smelt.schedule.realize import Realized, metas_of
-from smelt.schedule.sharing import Sharing, behind
+from smelt.schedule.sharing import Sharing, shared_buffers
 from smelt.shapes.expr import flat_index
 from smelt.shapes.size import same_all
 
@@ -57,7 +57,7 @@ class Overwriting:
         }
         checked = self.refusing(unit_of)
         names = [o.name for o in self.program.outputs]
-        shown = {*names, *behind(self.sharing, (name for name in names if name is not None))}
+        shown = {*names, *shared_buffers(self.sharing, (name for name in names if name is not None))}
         found: dict[str, str] = {}
         for position, old in updates.items():
             new = names[position]
@@ -99,7 +99,7 @@ class Overwriting:
 
     def may_overwrite(self, number: int, output: str, source: str) -> bool:
         group = self.fused.groups.get(number)
-        if group is None or _is_repeatable(group) or source in behind(self.sharing, group.accesses):
+        if group is None or _is_repeatable(group) or source in shared_buffers(self.sharing, group.accesses):
             return False
         if group.scatter:
             return self.writes_into(group.members[output].node, group, source)

@@ -88,12 +88,12 @@ def _donor(
 ) -> str | None:
     for source in unit.reads:
         if source in sizes and last[source] == step and source not in taken and source not in unit.writes:
-            if _same_room(sizes[source], sizes[name]) and may_overwrite(unit.number, name, source):
+            if _same_size(sizes[source], sizes[name]) and may_overwrite(unit.number, name, source):
                 return source
     return None
 
 
-def _same_room(a: IntLike, b: IntLike) -> bool:
+def _same_size(a: IntLike, b: IntLike) -> bool:
     if isinstance(a, Size) or isinstance(b, Size):
         return known_equal(a, b)
     return aligned(a) == aligned(b)

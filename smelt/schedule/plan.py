@@ -26,7 +26,7 @@ from smelt.schedule.products import Product, ProductSearch, splits_well
 from smelt.schedule.products_write_outputs import products_write_outputs
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
 from smelt.schedule.repeated_blocks import fuse_blocks
-from smelt.schedule.sharing import behind, find_sharing
+from smelt.schedule.sharing import find_sharing, shared_buffers
 from smelt.schedule.split import split_reductions
 from smelt.schedule.stages import Stage, Stages
 from smelt.shapes.size import IntLike, hint, is_symbolic, same
@@ -263,17 +263,17 @@ class _Planner:
         self.buffers = BufferAssignment(program, real, fused, self.overwriting, self.updates, caller_owned)
         self.outputs = self.buffers.outputs
 
-    def over_inputs(self, together: list[list[Unit]]) -> dict[str, str]:
+    def over_inputs(self, unit_steps: list[list[Unit]]) -> dict[str, str]:
         """Returns for some new values the input that they overwrite; no step after that of the write reads the old
         value.
         """
-        reader = {name: step for step, each in enumerate(together) for unit in each for name in unit.reads}
-        writer = {name: step for step, each in enumerate(together) for unit in each for name in unit.writes}
+        reader = {name: step for step, each in enumerate(unit_steps) for unit in each for name in unit.reads}
+        writer = {name: step for step, each in enumerate(unit_steps) for unit in each for name in unit.writes}
         return {
             new: old
             for new, old in self.updates.items()
             if reader.get(old, -1) < writer[new]
-            or (reader[old] == writer[new] and self.overwriting.overwrites(together[writer[new]], new, old))
+            or (reader[old] == writer[new] and self.overwriting.overwrites(unit_steps[writer[new]], new, old))
         }
 
     def plan(self) -> Schedule:
@@ -282,26 +282,26 @@ class _Planner:
         if self.stage_bytes and not self.updates and not self.program.symbols:
             self.stages = Stages(units, self.program, self.sharing, self.stage_bytes, self.waits())
             units = self.stages.ordered(units)
-        together = [[unit] for unit in units]
-        memory = self.buffers.plan_arena(together)
+        unit_steps = [[unit] for unit in units]
+        memory = self.buffers.plan_arena(unit_steps)
         if self.machine.bundles:
-            together, memory = self.bundled(together, memory)
-        units, breaks = flat(together), set[int]()
+            unit_steps, memory = self.bundled(unit_steps, memory)
+        units, breaks = flat(unit_steps), set[int]()
         if self.machine.takes_over:
-            memory = self.buffers.dedicate(together, self.buffers.take_over(together, memory))
+            memory = self.buffers.dedicate(unit_steps, self.buffers.take_over(unit_steps, memory))
             breaks = self.buffers.breaks(units, memory)
         else:
-            memory = self.buffers.dedicate_largest(together, memory)
+            memory = self.buffers.dedicate_largest(unit_steps, memory)
         last = {name: step for step, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
-        over = self.over_inputs(together)
-        stages = [] if self.stages is None else self.stages.ends(together)
+        over = self.over_inputs(unit_steps)
+        stages = [] if self.stages is None else self.stages.ends(unit_steps)
         breaks |= {
             units[stage.last + 1].number for stage in stages[:-1]
         }  # a run of kernels must not extend beyond its stage
         return Schedule(
             self.program, [u.number for u in units], self.fused.groups, self.externs, self.stored, self.real.strides,
             self.real.views, memory, last, self.fused.decisions, over, self.buffers.over_others, self.products,
-            [[unit.number for unit in step] for step in together if len(step) > 1], self.buffers.dedicated,
+            [[unit.number for unit in step] for step in unit_steps if len(step) > 1], self.buffers.dedicated,
             breaks, max(self.buffers.needs(units, memory)), machine=self.machine, stages=stages,
         )  # fmt: skip
 
@@ -330,10 +330,10 @@ class _Planner:
                 Profile(units, account, kept, memory.in_place, limits.room_bytes)
                 for account in (self.buffers.inside, self.buffers.outside)
             ]
-            together = gather(units, mobile, after, accounts, most, limits)
-            plan = self.buffers.plan_arena(together)
+            unit_steps = gather(units, mobile, after, accounts, most, limits)
+            plan = self.buffers.plan_arena(unit_steps)
             if plan.size <= memory.size + sum(account.highest for account in accounts) // 64 + 2 * limits.room_bytes:
-                return together, plan
+                return unit_steps, plan
         return alone, memory
 
     def may_move(self, number: int, group: Group) -> bool:
@@ -397,7 +397,7 @@ class _Planner:
     def units(self) -> Iterable[Unit]:
         """Yields all units. A read of a view is a read of its buffer, which therefore lives as long as its views."""
         for unit in self.plain_units():
-            more = behind(self.sharing, unit.reads) - {*unit.reads, *unit.writes}
+            more = shared_buffers(self.sharing, unit.reads) - {*unit.reads, *unit.writes}
             yield replace(unit, reads=(*unit.reads, *sorted(more))) if more else unit
 
     def plain_units(self) -> Iterable[Unit]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from smelt.loops.ir import Extern, Index, LoopProgram, Output, Pointwise
 from smelt.schedule.buffer_assignment import writes_into
-from smelt.schedule.realize import behind_views, metas_of
+from smelt.schedule.realize import base_of_views, metas_of
 from smelt.shapes.expr import Var, flat_index, variable
 from smelt.shapes.size import IntLike, is_symbolic, same, same_all
 
@@ -43,7 +43,7 @@ def _product(program: LoopProgram, output: Output, users: Mapping[str, Sequence[
     node = program.nodes.get(output.name or "")
     if not isinstance(node, Pointwise) or not node.view or output.meta is None:
         return None
-    base, index, own = behind_views(program, node.name)
+    base, index, own = base_of_views(program, node.name)
     source = program.nodes[base]
     if not isinstance(source, Extern) or not writes_into(source):
         return None

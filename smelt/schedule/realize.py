@@ -51,7 +51,7 @@ def metas_of(node: Node) -> TensorMeta:
 def realize(program: LoopProgram, machine: Machine = CPU) -> Realized:
     """Choose the buffers of a program."""
     choice = _Choice(program, machine)
-    choice.store_what_must()
+    choice.store_required()
     choice.estimate()
     choice.store_shared()
     return Realized(choice.stored, choice.strides, choice.views)
@@ -87,7 +87,7 @@ class _Choice:
             wanted = self.prospective(name)
         self.strides[name] = wanted
 
-    def store_what_must(self) -> None:
+    def store_required(self) -> None:
         for name, node in self.nodes.items():
             if not isinstance(node, Pointwise) and isinstance(node.meta, TensorMeta):
                 self.store(name)
@@ -105,14 +105,14 @@ class _Choice:
         arguments = dict.fromkeys(name for node in externs for name in references((node.args, node.kwargs)))
         for name in arguments:
             if name not in self.stored and not isinstance(self.nodes[name], Extern):
-                base, _, _ = behind_views(self.program, name, self.stored)
+                base, _, _ = base_of_views(self.program, name, self.stored)
                 self.viewed_elements[base] = self.viewed_elements.get(base, 0) + metas_of(self.nodes[name]).numel
 
     def argument(self, node: Extern, name: str) -> None:
         """Make an argument available to an extern, as a buffer or as a strided view of one."""
         if name in self.stored or name in self.views or isinstance(self.nodes[name], Extern):
             return
-        base, index, index_vars = behind_views(self.program, name, self.stored)
+        base, index, index_vars = base_of_views(self.program, name, self.stored)
         if base != name:
             was_stored = base in self.stored
             shape = metas_of(self.nodes[name]).shape
@@ -196,7 +196,7 @@ class _Choice:
         """Store a small computed value that a view repeats many times."""
         if node.op != "broadcast_in_dim":
             return
-        base, _, _ = behind_views(self.program, node.name, self.stored)
+        base, _, _ = base_of_views(self.program, node.name, self.stored)
         if base in self.stored or not isinstance(self.nodes[base], Pointwise):
             return
         small, big = hint(metas_of(self.nodes[base]).numel), hint(node.meta.numel)
@@ -278,7 +278,7 @@ def _bytes(node: Node) -> int:
     return hint(meta.nbytes) if isinstance(meta, TensorMeta) else 0
 
 
-def behind_views(program: LoopProgram, name: str, stored: Container[str] = ()) -> tuple[str, Index, list[Var]]:
+def base_of_views(program: LoopProgram, name: str, stored: Container[str] = ()) -> tuple[str, Index, list[Var]]:
     """Follow views to their base; returns (its name, the index into it, the variables of the index).
 
     Args:

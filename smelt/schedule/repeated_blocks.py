@@ -17,7 +17,7 @@ from smelt.loops.forms import numbers, stream_of
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Ops, Pointwise, Reduction, Ref, Scatter, Value
 from smelt.schedule.dependencies import Access, Names
 from smelt.schedule.fuse import Fused, fuse
-from smelt.schedule.group import Group, Likeness
+from smelt.schedule.group import EqualLayerGroup, Group
 from smelt.schedule.machine import Machine
 from smelt.schedule.realize import Realized, StridedView, metas_of
 from smelt.schedule.repetition import Repetition, find_repetition, longest_run
@@ -227,7 +227,7 @@ class _Blocks:
             original = copies.pop(0)
             groups[original.number] = original
             for copy, blocks in zip(copies, steps[1:], strict=False):
-                copy.like = Likeness(original, streams[blocks])
+                copy.like = EqualLayerGroup(original, streams[blocks])
                 groups[copy.number] = copy
         return self._fused(fused, dict(sorted(groups.items())), position)
 

@@ -32,7 +32,7 @@ def find_sharing(program: LoopProgram, views: Mapping[str, StridedView]) -> Shar
     return found
 
 
-def behind(sharing: Sharing, names: Iterable[str]) -> set[str]:
+def shared_buffers(sharing: Sharing, names: Iterable[str]) -> set[str]:
     """Returns the buffers, other than the values themselves, whose memory any of these values may share."""
     if not sharing:
         return set()

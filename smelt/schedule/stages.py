@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from smelt.loops.ir import LoopProgram
 from smelt.schedule.order import Unit, followers_of, sources_of
 from smelt.schedule.realize import metas_of
-from smelt.schedule.sharing import Sharing, behind
+from smelt.schedule.sharing import Sharing, shared_buffers
 from smelt.shapes.size import hint
 
 
@@ -50,7 +50,7 @@ class Stages:
         self.outputs = [o.name for o in program.outputs]
         maker = {name: at for at, unit in enumerate(units) for name in unit.writes}
         named = [name for name in self.outputs if name is not None]
-        shared = behind(sharing, named) | {name for name in named if name in sharing}
+        shared = shared_buffers(sharing, named) | {name for name in named if name in sharing}
         sizes = {name: hint(metas_of(program.nodes[name]).nbytes) for name in named}
         self.stage_of: dict[str, int] = {}
         number = filled = 0
@@ -91,12 +91,12 @@ class Stages:
                 found[unit.number] = {n for n in moving if self.level[n] < before}
         return found
 
-    def ends(self, together: Sequence[Sequence[Unit]]) -> list[Stage]:
+    def ends(self, unit_steps: Sequence[Sequence[Unit]]) -> list[Stage]:
         """Returns the stages, given the units in their final order as steps that run at once; empty if there is only
         one stage.
         """
-        final = self._final(together)
-        at = sum(map(len, together)) - 1
+        final = self._final(unit_steps)
+        at = sum(map(len, unit_steps)) - 1
         found: list[Stage] = []
         end = 0
         for number in range(self.last):
@@ -112,11 +112,11 @@ class Stages:
         rest = tuple(i for i in range(len(self.outputs)) if i not in given)
         return [*found, Stage(at, rest)] if found and rest else []
 
-    def _final(self, together: Sequence[Sequence[Unit]]) -> dict[str, int]:
+    def _final(self, unit_steps: Sequence[Sequence[Unit]]) -> dict[str, int]:
         """Returns for each result the position of the last unit of the step that contains its last use."""
         final: dict[str, int] = {}
         at = -1
-        for step in together:
+        for step in unit_steps:
             at += len(step)
             final |= {name: at for unit in step for name in (*unit.reads, *unit.writes) if name in self.stage_of}
         return final

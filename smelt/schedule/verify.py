@@ -13,7 +13,7 @@ from smelt.base.errors import CompileError
 from smelt.loops.ir import Constant, Input, Item
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
-from smelt.schedule.sharing import behind, find_sharing
+from smelt.schedule.sharing import find_sharing, shared_buffers
 from smelt.shapes.size import hint
 
 
@@ -64,7 +64,7 @@ class _Moments:
                     self.problems.append(f"{name} is made twice")
                 self.written[name], self.maker[name], self.last[name] = moment, number, moment
             read = plan.read_by(number)
-            self.reads[number] = {*read, *behind(sharing, read)}
+            self.reads[number] = {*read, *shared_buffers(sharing, read)}
             self.last |= dict.fromkeys(self.reads[number], moment)
 
     def made(self, number: int, items: Mapping[str, list[str]]) -> list[str]:
@@ -115,10 +115,13 @@ def _bad_arena(moments: _Moments) -> Iterator[str]:
             yield f"{name} ends at byte {end} of an arena of {plan.memory.size}"
         open_ones = [other for other in open_ones if moments.last[other] >= moments.written[name]]
         for other in open_ones:
-            first, behind_it = _bytes(plan, other)
-            meet = max(start, first) < min(end, behind_it)
+            other_start, other_end = _bytes(plan, other)
+            meet = max(start, other_start) < min(end, other_end)
             if meet and plan.memory.in_place.get(name) != other:
-                yield f"{name} (bytes {start} to {end}) and {other} ({first} to {behind_it}) are there at the same time"
+                yield (
+                    f"{name} (bytes {start} to {end}) and {other} ({other_start} to {other_end}) are there at the same "
+                    "time"
+                )
         open_ones.append(name)
 
 

@@ -84,8 +84,8 @@ class AssumedReal(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        asked = f"{real_text(self.left)} {self.sign} {real_text(self.right)}"
-        return asked if self.answer else f"not {asked}"
+        comparison = f"{real_text(self.left)} {self.sign} {real_text(self.right)}"
+        return comparison if self.answer else f"not {comparison}"
 
     def holds(self, values: Mapping[Any, Any]) -> bool:
         """Whether the assumption is true for given values of symbols and leaves."""
@@ -133,7 +133,7 @@ class Assumptions:
         self.tightened = 0
         self.granted = 0
         self._answers: dict[tuple[str, str], bool] = {}
-        self._asked: set[str] = set()
+        self._recorded_facts: set[str] = set()
         self._values: dict[Factor, IntLike] = {}
         self._least: list[tuple[IntLike, int]] = []
 
@@ -176,7 +176,7 @@ class Assumptions:
         self._reals += 1
         return Real(None, (), self, f"f{self._reals - 1}", 0.5, origin)
 
-    def refuse(self, asked: str, *values: Any, hint: str = _KEEP) -> NoReturn:
+    def refuse(self, comparison: str, *values: Any, hint: str = _KEEP) -> NoReturn:
         """Refuse a comparison that cannot be decided before the graph runs.
 
         Raises:
@@ -184,8 +184,8 @@ class Assumptions:
         """
         numbers = [number for value in values for number in numbers_in(value)]
         if self.data_dependent is None:  # a copy is kept, because the raised error keeps its frames alive
-            self.data_dependent = data_dependent(asked, numbers, self.where(), hint)
-        raise data_dependent(asked, numbers, self.where(), hint)
+            self.data_dependent = data_dependent(comparison, numbers, self.where(), hint)
+        raise data_dependent(comparison, numbers, self.where(), hint)
 
     def may_compute(self, compute: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Check that a graph may compute with unbacked floats: Python raises errors where tensors return inf or nan.
@@ -205,8 +205,8 @@ class Assumptions:
             self.refuse(f"{real_text(a)} {sign} {real_text(b)}", a, b)
         left, right = (v.hint if isinstance(v, Real) else hint(v) for v in (a, b))
         fact = AssumedReal(sign, a, b, bool(_COMPARISONS[sign](left, right)), self.where())
-        if str(fact) not in self._asked:
-            self._asked.add(str(fact))
+        if str(fact) not in self._recorded_facts:
+            self._recorded_facts.add(str(fact))
             self.assumed.append(fact)
         return fact.answer
 
@@ -307,12 +307,17 @@ class Assumptions:
         known = self._values.get(factor)
         return of_factor(factor) if known is None else known
 
-    def taken_back(self) -> Callable[[], bool]:
+    def assumption_rollback(self) -> Callable[[], bool]:
         """Returns a function that undoes all assumptions made after this call; that function returns whether there were
         any.
         """
         count, ranges = len(self.assumed), [(symbol, symbol.low, symbol.high) for symbol in self.symbols]
-        answers, asked, values, least = {**self._answers}, {*self._asked}, {**self._values}, [*self._least]
+        answers, comparison, values, least = (
+            {**self._answers},
+            {*self._recorded_facts},
+            {**self._values},
+            [*self._least],
+        )
 
         def back() -> bool:
             if len(self.assumed) == count:
@@ -320,7 +325,7 @@ class Assumptions:
             del self.assumed[count:]
             for symbol, low, high in ranges:
                 symbol.low, symbol.high = low, high
-            self._answers, self._asked, self._values, self._least = answers, asked, values, least
+            self._answers, self._recorded_facts, self._values, self._least = answers, comparison, values, least
             return True
 
         return back
@@ -344,9 +349,12 @@ class Assumptions:
         return self._refuse_question(sign, 0, difference)
 
     def _refuse_question(self, sign: str, a: IntLike, b: IntLike) -> NoReturn:
-        asked, opposite = (f"{text(a)} {s} {text(b)}" for s in (sign, {"<": ">=", "==": "!="}[sign]))
-        hint = f"say before it what always holds: torch._check({asked}), or torch._check({opposite}), for these numbers"
-        self.refuse(asked, a, b, hint=hint)
+        comparison, opposite = (f"{text(a)} {s} {text(b)}" for s in (sign, {"<": ">=", "==": "!="}[sign]))
+        hint = (
+            f"say before it what always holds: torch._check({comparison}), or torch._check({opposite}), for these "
+            "numbers"
+        )
+        self.refuse(comparison, a, b, hint=hint)
 
     def expect(self, fact: Assumed, text: str, error: str) -> None:
         """Assume a fact about values that compiled code checks: the code raises an error if the fact is false."""
@@ -388,7 +396,7 @@ class Assumptions:
         if not isinstance(difference, Size):
             return
         unit = math.gcd(*(c for _, c in difference.terms))
-        for monomial, c in sorted(reversed(difference.terms), key=_tells_least):
+        for monomial, c in sorted(reversed(difference.terms), key=_unbacked_first):
             if len(monomial) != 1 or abs(c) != unit:
                 continue
             factor = monomial[0]
@@ -439,7 +447,7 @@ def _pinned_although_marked(fact: Assumed, symbol: Symbol) -> SpecializationErro
     )
 
 
-def _tells_least(term: tuple[Monomial, int]) -> bool:
+def _unbacked_first(term: tuple[Monomial, int]) -> bool:
     """Sort key: unbacked numbers first, since an equality replaces them."""
     return not (len(term[0]) == 1 and is_unbacked(of_factor(term[0][0])))
 

@@ -57,17 +57,17 @@ def is_unbacked(*values: Any) -> bool:
     return any(True for value in values for _ in numbers_in(value))
 
 
-def data_dependent(asked: str, among: Iterable[Any], at: str, hint: str) -> DataDependent:
+def data_dependent(comparison: str, among: Iterable[Any], at: str, hint: str) -> DataDependent:
     """Returns the error for a comparison that cannot be decided.
 
     Args:
-        asked: the comparison, as Python source over the names of symbols.
+        comparison: the comparison, as Python source over the names of symbols.
         among: the unbacked numbers in it; the graph ends where the last of them was read.
     """
     found = {number.name: number.origin for number in among}
     read = "; ".join(f"{name} is read at {origin.at}" for name, origin in found.items())
     error = DataDependent(
-        f"{asked} is asked of a number that only the values of tensors tell",
+        f"{comparison} is asked of a data-dependent number",
         at=at or None,
         why=f"{f'{at} asks, and ' if at else ''}{read}",
         hint=hint,

@@ -110,8 +110,8 @@ def run(program: Program, folder: Path | None = None, limit_s: float = 60.0) -> 
         raise EmulationError(
             f"the program on {program.board.name} was stopped after {limit_s:g} s", hint="a longer `limit_s`"
         ) from error
-    if (told := _FAULT.search(ran.stdout)) is not None and ran.returncode == FAULT_EXIT:
-        raise _fault(program, *(int(value, 16) for value in told.groups()))
+    if (fault := _FAULT.search(ran.stdout)) is not None and ran.returncode == FAULT_EXIT:
+        raise _fault(program, *(int(value, 16) for value in fault.groups()))
     if ran.returncode:
         why = (ran.stdout + ran.stderr).strip()[-800:]
         raise EmulationError(f"the program on {program.board.name} ended with status {ran.returncode}", why=why or None)
@@ -123,11 +123,11 @@ def _fault(program: Program, cause: int, pc: int, address: int, sp: int) -> Boar
     assert low is not None
     arm = "arm" in program.board.compiler
     kind = _arm_cause(cause) if arm else _RISCV_CAUSES.get(cause, f"exception {cause}")
-    stray = None if address == _NO_ADDRESS else address
+    bad_address = None if address == _NO_ADDRESS else address
     # The stack is the lowest part of RAM: a pointer below it has left it.
     if sp < low:
         kind = "stack overflow"
-    return BoardFault(program, kind, stray, None if pc == _NO_ADDRESS else pc)
+    return BoardFault(program, kind, bad_address, None if pc == _NO_ADDRESS else pc)
 
 
 def _arm_cause(cause: int) -> str:

@@ -19,7 +19,7 @@ from smelt.base.errors import SmeltError
 LOW, HIGH = -128, 127
 """The range of int8."""
 
-MOST_BIAS = 1 << 30
+MAX_BIAS = 1 << 30
 """Maximum magnitude of an int32 bias, also while it is trained: the sum of the bias and all int8 products then stays
 within int32.
 """
@@ -283,10 +283,10 @@ class Attention:
 
 Operator = Conv | Linear | Head | Add | AveragePool | Clamp | Flatten | AddConstant | Lookup | LayerNorm | Attention
 
-MOST_TAPS = 11
+MAX_TAPS = 11
 """Maximum height and width of a depthwise kernel, whose weights the C code copies; equal to TINY_MOST_TAPS there."""
 
-MOST_PROBABILITY = 4095
+MAX_PROBABILITY = 4095
 """The largest integer weight of a row of attention, before the row is divided by its sum."""
 
 
@@ -460,14 +460,14 @@ def _wrong_attention(op: Attention, given: list[Tensor], y: Tensor) -> str | Non
     widths = (op.heads * op.width, op.heads * op.width, y.channels)
     if any(a < 0 or a + n > one.channels for a, n, one in zip(op.starts, widths, given, strict=True)):
         return f"heads from the channels {op.starts} on leave q {q.shape}, k {k.shape} or v {v.shape}"
-    if k.elements // k.channels * MOST_PROBABILITY * (HIGH - LOW) > 2**31 - 1:
+    if k.elements // k.channels * MAX_PROBABILITY * (HIGH - LOW) > 2**31 - 1:
         return f"sums over the {k.elements // k.channels} positions of k {k.shape} may leave int32"
     return None
 
 
 def _wrong_conv(op: Conv, x: Tensor, y: Tensor) -> str | None:
-    if op.depthwise and max(op.kernel) > MOST_TAPS:
-        return f"its kernel is {op.kernel}, a depthwise one is at most {MOST_TAPS} wide and high"
+    if op.depthwise and max(op.kernel) > MAX_TAPS:
+        return f"its kernel is {op.kernel}, a depthwise one is at most {MAX_TAPS} wide and high"
     if len(x.shape) != 3 or len(y.shape) != 3:
         return "images are (height, width, channels)"
     (kh, kw), (height, width, channels) = op.kernel, x.shape
@@ -499,8 +499,8 @@ def _wrong_parameters(op: Layer) -> str | None:
         return "its weights need a float32 scale for each output channel"
     if not (np.isfinite(weight.scales).all() and (weight.scales > 0).all()):
         return "a scale of its weights is not positive"
-    if int(np.abs(op.bias.data.astype(np.int64)).max(initial=0)) > MOST_BIAS:
-        return f"its bias leaves the range of +-{MOST_BIAS}, which keeps accumulators within int32"
+    if int(np.abs(op.bias.data.astype(np.int64)).max(initial=0)) > MAX_BIAS:
+        return f"its bias leaves the range of +-{MAX_BIAS}, which keeps accumulators within int32"
     return None
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from smelt.base.errors import SmeltError
 from smelt.tiny.graph import (
-    MOST_BIAS,
+    MAX_BIAS,
     Add,
     AveragePool,
     Conv,
@@ -177,7 +177,7 @@ def _with_room(weight: np.ndarray, scales: np.ndarray, bias: np.ndarray) -> tupl
     Channels that died in training have a scale of about 1e-9: their bias uses the whole range of int32, and their
     weights are negligible beside it. Their scale is multiplied by a power of two.
     """
-    over = np.abs(bias.astype(np.float64)) / (MOST_BIAS / 4)
+    over = np.abs(bias.astype(np.float64)) / (MAX_BIAS / 4)
     factor = np.exp2(np.ceil(np.log2(np.maximum(over, 1))))
     shape = (-1,) + (1,) * (weight.ndim - 1)
     smaller = np.rint(weight / factor.reshape(shape)).astype(np.int8)

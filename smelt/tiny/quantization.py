@@ -22,8 +22,8 @@ from smelt.tiny.capture import Captured, QuantizeError, capture, chain
 from smelt.tiny.graph import (
     HIGH,
     LOW,
-    MOST_BIAS,
-    MOST_TAPS,
+    MAX_BIAS,
+    MAX_TAPS,
     Add,
     AddConstant,
     Attention,
@@ -277,7 +277,7 @@ class _Quantizer:
         """int8 weights (outputs first) and the int32 bias of a layer that reads a tensor."""
         flat = np.abs(weight).reshape(len(weight), -1).max(1)
         self.check_finite(node, name, weight, bias)
-        least = np.abs(bias) / (self.tensors[x].scale * (MOST_BIAS / 4))  # so that the bias has room in int32
+        least = np.abs(bias) / (self.tensors[x].scale * (MAX_BIAS / 4))  # so that the bias has room in int32
         scales = np.maximum(np.maximum(flat / HIGH, least), 1e-12).astype(np.float32)
         shape = (-1,) + (1,) * (weight.ndim - 1)
         whole = np.clip(np.rint(weight / scales.astype(np.float64).reshape(shape)), -HIGH, HIGH).astype(np.int8)
@@ -296,8 +296,8 @@ class _Quantizer:
             raise self.lacks(node, "the target lacks convolutions that are transposed, dilated or of unequal strides")
         if depthwise and not (groups == channels == len(weight)):
             raise self.lacks(node, f"the target lacks convolutions in {groups} groups of {channels} channels")
-        if depthwise and max(weight.shape[2:]) > MOST_TAPS:
-            raise self.lacks(node, f"the target lacks depthwise kernels of more than {MOST_TAPS} rows or columns")
+        if depthwise and max(weight.shape[2:]) > MAX_TAPS:
+            raise self.lacks(node, f"the target lacks depthwise kernels of more than {MAX_TAPS} rows or columns")
         bias = self.array(bias_node)
         bias = np.zeros(len(weight)) if bias is None else bias
         end = chain(node, NORMS)

@@ -101,8 +101,8 @@ def contributions(graph: Int8Graph, evaluate: Evaluate, state: _State | None = N
     state, count = state or _State(None, 0), len(graph.layers)
     bias_only = [Scheme(f"bias-{count - layer}", count - layer) for layer in range(count + 1)]
     weighted = [[Scheme("trial", count - layer, {layer: ratio}) for ratio in RATIOS] for layer in range(count)]
-    asked = [one for bias, layer in zip(bias_only, [*weighted, []], strict=True) for one in (bias, *layer)]
-    accuracy = {scheme: state.ask(scheme, evaluate) for scheme in track(asked, "contributions", transient=True)}
+    order = [one for bias, layer in zip(bias_only, [*weighted, []], strict=True) for one in (bias, *layer)]
+    accuracy = {scheme: state.ask(scheme, evaluate) for scheme in track(order, "contributions", transient=True)}
     biases = {scheme.biases: accuracy[scheme] - accuracy[bias_only[-1]] for scheme in bias_only}
     added = {
         pair: accuracy[one] - accuracy[bias]

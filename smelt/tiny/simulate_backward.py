@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from smelt.tiny.graph import MOST_BIAS, Add, AddConstant, AveragePool, Conv, Head, Layer, Linear
+from smelt.tiny.graph import MAX_BIAS, Add, AddConstant, AveragePool, Conv, Head, Layer, Linear
 from smelt.tiny.program import Call, gradient_name, latent_name, velocity_name
 from smelt.tiny.rescale import accumulator_scales, add_scales, dequantize_scale, gradient_factors, pool_scale
 from smelt.tiny.running import Run, rule, terms_in_order
@@ -95,7 +95,7 @@ def update_int32(run: Run, name: str, gradient: torch.Tensor, label: int) -> Non
     taken = bounded(change(run, name, gradient), -536870912.0, 536870912.0)
     inner = (taken > -4194304.0) & (taken < 4194304.0)
     rounded = torch.where(inner, whole(run, torch.where(inner, taken, 0.0), label), taken.trunc())
-    run.state[name] = (run.state[name].long() - rounded.long()).clamp(-MOST_BIAS, MOST_BIAS).to(torch.int32)
+    run.state[name] = (run.state[name].long() - rounded.long()).clamp(-MAX_BIAS, MAX_BIAS).to(torch.int32)
 
 
 def update_float(run: Run, name: str, gradient: torch.Tensor, label: int) -> None:

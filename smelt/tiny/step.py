@@ -52,7 +52,7 @@ from smelt.tiny.program import (
 )
 from smelt.tiny.scheme import Scheme
 
-MOST_POSITIONS = (2**31 - 1) // (127 * 255)
+MAX_POSITIONS = (2**31 - 1) // (127 * 255)
 """Maximum number of positions of a result whose int8 gradient is multiplied with an input: sums over positions stay
 within int32.
 """
@@ -289,7 +289,7 @@ class _Backward:
 
     def in_int8(self, op: Layer, g: str) -> list[str]:
         """Quantise a gradient to int8; returns the values of the quantised gradient and of its scale."""
-        if self.positions(op) > MOST_POSITIONS:
+        if self.positions(op) > MAX_POSITIONS:
             raise OptionError(
                 f"{op.name} has a result of {self.positions(op):,} positions: sums over them may leave int32",
                 hint='backward="float32"',

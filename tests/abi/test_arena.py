@@ -41,13 +41,13 @@ def test_a_busy_machine_is_no_counterexample(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("place", [place_buffers, place_largest_first])
-def test_a_place_is_taken_over_and_freed_by_the_last(place):
+def test_a_slot_is_taken_over_and_freed_by_the_last_owner(place):
     lives = [(0, 1, -1), (1, 3, 0), (2, 3, -1), (4, 5, -1)]
     offsets, whole = place(lives, [100, 100, 100, 200])
     assert offsets == [0, 0, 128, 0] and whole == 256 == least_size(lives, [100, 100, 100, 200])
 
 
-def test_a_large_buffer_does_not_end_behind_a_small_one():
+def test_a_large_buffer_does_not_end_after_a_small_one():
     lives = [(0, 0, -1), (0, 9, -1), (1, 9, -1), (2, 3, -1)]
     sizes = [6400, 64, 64, 6400]
     assert place_buffers(lives, sizes)[1] == 2 * 6400 + 64
@@ -55,7 +55,7 @@ def test_a_large_buffer_does_not_end_behind_a_small_one():
     assert least_size(lives, sizes) == 6528
 
 
-def test_a_buffer_can_be_held_at_offset_0() -> None:
+def test_a_buffer_can_be_fixed_at_offset_0() -> None:
     lives, sizes = [(0, 2, -1), (1, 4, -1), (3, 5, -1)], [64, 640, 6400]
     assert place_largest_first(lives, sizes) == ([0, 6400, 0], 7040)
     assert place_largest_first(lives, sizes, leading=[0])[0][0] == 0

@@ -34,7 +34,7 @@ def fail(checks: DeviceChecks, address: int, *told: int) -> None:
             words[at : at + len(told)] = torch.tensor(told)
 
 
-def test_a_failure_is_told_of_the_launch_that_it_belongs_to(checks: DeviceChecks) -> None:
+def test_a_failure_names_its_launch(checks: DeviceChecks) -> None:
     first = checks.reserve([("one", (PUT,)), ("two", (PUT, GATHER))])
     second = checks.reserve([("three", (GATHER,))])
     assert second == first + 2 * CHECK_BYTES and checks.message() is None
@@ -69,7 +69,7 @@ def test_more_launches_than_a_page_holds(checks: DeviceChecks, monkeypatch: pyte
     assert "kernel '8'" in str(checks.message())
 
 
-def test_errors_of_a_lost_context_say_what_was_told(checks: DeviceChecks) -> None:
+def test_errors_of_a_lost_context_repeat_the_reported_check(checks: DeviceChecks) -> None:
     place = checks.reserve([("k", (GATHER,))])
     error = RuntimeError("CUDA error: unspecified launch failure")
     assert context_is_lost(error) and str(error) == "CUDA error: unspecified launch failure" and failure() is None
@@ -98,7 +98,7 @@ def test_nothing_runs_again_in_a_lost_context(checks: DeviceChecks) -> None:
     assert not checks.reported
 
 
-def test_what_nobody_was_told_is_printed_once(checks: DeviceChecks, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreported_failures_are_printed_once(checks: DeviceChecks, capsys: pytest.CaptureFixture[str]) -> None:
     place = checks.reserve([("k", (GATHER,))])
     checks.print_once()
     assert not capsys.readouterr().err
@@ -122,14 +122,14 @@ made.pages[0][0][:3] = torch.tensor([1, 7, 4])
 
 
 @pytest.mark.parametrize("end", ["raise RuntimeError('of PyTorch')", "", "device_checks.failure()"])
-def test_a_process_tells_at_its_end(end: str) -> None:
+def test_a_process_reports_at_its_end(end: str) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM + end], capture_output=True, text=True, timeout=120)
     count = done.stderr.count("smelt: model.py:12: index 7 is out of range for a dimension of size 4")
     assert count == (0 if "failure" in end else 1), done.stderr
     assert ("of PyTorch" in done.stderr) == ("raise" in end)
 
 
-def test_a_thread_tells_beside_its_error() -> None:
+def test_a_thread_reports_beside_its_error() -> None:
     """At once: the process may go on for long."""
     thread = """
 import sys, threading

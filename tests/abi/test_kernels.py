@@ -54,7 +54,7 @@ def test_the_table_names_operators() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_attention_leaves_its_seed_where_its_results_lie(dropout: float) -> None:
+def test_attention_stores_its_seed_on_the_device_of_its_results(dropout: float) -> None:
     forward, backward = aten._efficient_attention_forward.default, aten._efficient_attention_backward.default
     q = torch.randn(2, 16, 4, 32, dtype=torch.half, device="cuda")
     given = (q, q, q, None, None, None, None, None, dropout, 0, True)

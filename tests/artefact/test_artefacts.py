@@ -169,7 +169,7 @@ def test_errors_are_those_of_eager() -> None:
     assert str(have.value) == str(want.value)
 
 
-def test_second_derivatives_say_no() -> None:
+def test_second_derivatives_are_refused() -> None:
     x, w = (t.requires_grad_() for t in ARGUMENTS["two"]())
     compiled = smelt.compile(models.two).aot_compile(x, w).apply(models.two)
     (grad,) = torch.autograd.grad(compiled(x, w)[1], x, create_graph=True)
@@ -249,7 +249,7 @@ def test_a_function_that_it_calls_has_another_source(tmp_path: Any, monkeypatch:
         loaded.apply(calls_helper)
 
 
-def test_what_cannot_be_kept_says_why() -> None:
+def test_the_reason_why_a_value_cannot_be_stored() -> None:
     def inside(x: Tensor) -> Tensor:
         return x * factor
 
@@ -323,7 +323,7 @@ def test_settings_that_the_program_reads_are_guarded(monkeypatch: pytest.MonkeyP
         compiled(x)
 
 
-def test_methods_are_told_what_to_do() -> None:
+def test_bound_methods_are_refused_with_a_hint() -> None:
     with pytest.raises(ArtefactError, match="for a module or a function"):
         smelt.compile(Statistics().forward).aot_compile(spec(6, 4))
 
@@ -391,7 +391,7 @@ def _finds(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "function, what",
     [
-        (_finds, "nonzero gives as many elements as values tell"),
+        (_finds, "nonzero gives a data-dependent number of elements"),
         (_breaks, "a call of time.sleep"),
         (_breaks_on_purpose, "graph_break"),
         (_branches, "the graph is cut at a branch on a tensor's value"),

@@ -91,14 +91,14 @@ def test_links_folders_and_files_of_others(good: bytes, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         smelt.load(tmp_path / "nowhere")
     (tmp_path / "f").chmod(0o666)
-    with pytest.raises(ArtefactError, match="everybody may write"):
+    with pytest.raises(ArtefactError, match="other users may write"):
         smelt.load(tmp_path / "f")
     (tmp_path / "f").chmod(0o600)
     assert smelt.load(tmp_path / "f").apply(scaled)
 
 
 @pytest.mark.parametrize("name", sorted(machine.present()))
-def test_another_place_is_refused(name: str, good: bytes, tmp_path: Path) -> None:
+def test_another_location_is_refused(name: str, good: bytes, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(rewritten(good, lambda held: held["header"].update({name: "another"})))
     with pytest.raises(ArtefactError, match="'another'"):
         smelt.load(tmp_path / "f")

@@ -155,7 +155,7 @@ def test_results_that_are_views_of_each_other_keep_their_derivatives(used: tuple
     [(Reversed, lambda x: Reversed.apply(x)), (Scaled, lambda x: Scaled.apply(x, 2.0)), (Detached, Detached.apply)],
 )
 @pytest.mark.parametrize("before", [lambda x: x, lambda x: x.t()])
-def test_what_a_result_says_of_itself(function: Any, form: Any, before: Any) -> None:
+def test_attributes_of_a_result(function: Any, form: Any, before: Any) -> None:
     def program(x: torch.Tensor) -> Any:
         return form(before(x))
 

@@ -91,7 +91,7 @@ def test_what_is_written_is_seen(program: Callable[..., list[Any]], write: str, 
         torch.testing.assert_close(a, b)
 
 
-def test_what_nobody_else_holds_stays_in_the_graph() -> None:
+def test_writes_to_values_without_other_references_stay_in_the_graph() -> None:
     op = function(WRITES["add"], True)
     fn = smelt.compile(lambda x: op(x, x.detach() * 2).sin(), fullgraph=True)
     x, y = (torch.arange(5.0, requires_grad=True) for _ in range(2))

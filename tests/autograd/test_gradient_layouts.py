@@ -117,7 +117,7 @@ def test_gradients_of_leaves(leaf: str, dynamic: bool) -> None:
             assert x.grad is not None
             found.append(x.grad.stride())
             if name != "sum":  # eager gives one row of it again and again
-                found[-1] += asked_for(call, x)
+                found[-1] += layouts_returned(call, x)
         assert found[0] == found[1], name
 
 
@@ -132,7 +132,7 @@ def test_gradients_that_the_function_accumulates(leaf: str) -> None:
     assert found[0] == found[1]
 
 
-def asked_for(call: Callable[[Tensor], Tensor], x: Tensor) -> tuple[int, ...]:
+def layouts_returned(call: Callable[[Tensor], Tensor], x: Tensor) -> tuple[int, ...]:
     """Nobody accumulates such a gradient: it is as the derivatives leave it, and the values are those."""
     out = call(x)
     (gradient,) = torch.autograd.grad(out, x, torch.ones_like(out))

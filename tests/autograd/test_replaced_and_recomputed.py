@@ -81,7 +81,7 @@ def test_each_read_is_of_the_memory_that_eager_reads(name: str, module: bool) ->
         )
 
 
-def test_an_input_that_the_graph_writes_lies_beside_one_that_is_read_twice() -> None:
+def test_a_written_input_beside_one_that_is_read_twice() -> None:
     compiled = smelt.compile(_writing)
     found = [_gradients(run, False, _other, torch.ones(6, 6)) for run in (_writing, compiled)]
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)

@@ -135,7 +135,7 @@ KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("leaf", [True, False])
 @pytest.mark.parametrize("name", OF_OTHER_KINDS)
 @pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
-def test_another_kind_of_tensor_in_its_place(backend: str, name: str, leaf: bool) -> None:
+def test_a_tensor_replaced_by_another_kind(backend: str, name: str, leaf: bool) -> None:
     """Eager's formulas broadcast and promote what they find, or refuse it."""
     fn, shape = OF_OTHER_KINDS[name]
     compiled = smelt.compile(fn, backend=backend)
@@ -159,7 +159,7 @@ def test_another_kind_of_tensor_in_its_place(backend: str, name: str, leaf: bool
                 torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
 
 
-def test_another_kind_in_place_of_a_parameter_is_told_where_the_former_values_are_gone() -> None:
+def test_a_replaced_parameter_is_an_error_if_its_former_values_are_freed() -> None:
     for other in (torch.ones(2, 4, 6), torch.ones(4, 6, dtype=torch.float64)):
         x, p = torch.randn(4, 6, requires_grad=True), torch.nn.Parameter(torch.randn(4, 6))
         out = smelt.compile(lambda x, p: (x * p).sin())(x, p)
@@ -300,7 +300,7 @@ def _negated(p: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("lazy", [_conjugated, _negated])
 @pytest.mark.parametrize("name", ["matmul", "product", "addmm"])
-def test_lazy_views_in_an_inputs_place_are_read_as_their_values(
+def test_lazy_views_passed_as_inputs_are_read_as_their_values(
     name: str, lazy: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     fn, shape = PROGRAMS[name]

@@ -81,7 +81,7 @@ def test_every_size(compiled: Callable[..., Any], layout: str) -> None:
         assert torch.equal(write(x), x)
 
 
-def test_results_are_held_and_seen_through(compiled: Callable[..., Any]) -> None:
+def test_results_with_references_seen_through_views(compiled: Callable[..., Any]) -> None:
     def several(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         whole = torch.select_scatter(x, x[:, 0] * 2, 1, 1)
         return whole, whole[1:], whole.t(), whole.flip(0), torch.slice_scatter(whole, x[:1], 0, 1, 2)

@@ -38,7 +38,7 @@ def check(f: Callable[..., Tensor], *args: Any, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_group_norm_reads_weight_and_bias_as_they_lie(backend: str) -> None:
+def test_group_norm_reads_weight_and_bias_in_their_layout(backend: str) -> None:
     weight, bias = torch.randn(12)[::2], torch.randn(6, 2)[:, 1]
     check(lambda x, w, b: F.group_norm(x, 2, w, b), torch.randn(2, 6, 7)[..., ::2], weight, bias, backend=backend)
 
@@ -52,7 +52,7 @@ def test_distances_of_rows(backend: str, layout: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "expanded"])
-def test_as_strided_shows_what_lies_there(backend: str, layout: str) -> None:
+def test_as_strided_reads_the_storage(backend: str, layout: str) -> None:
     """Also beside the argument, where the graph ends."""
     x = LAYOUTS[layout](8)
     check(lambda x: torch.as_strided_copy(x, (3,), (2,), x.storage_offset() + 1), x, backend=backend)

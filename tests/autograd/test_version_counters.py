@@ -133,7 +133,7 @@ def test_assigned_data_and_a_view_of_it_count_together() -> None:
         assert share_counter(x, call(x))
 
 
-def test_writes_behind_an_assignment_of_data_count() -> None:
+def test_writes_after_an_assignment_of_data_count() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> None:
         for each in (x, y):
             each.data = each.data.clone()

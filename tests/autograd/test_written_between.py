@@ -239,7 +239,7 @@ def _beside_one_saved_in_both_ways(x: torch.Tensor, y: torch.Tensor) -> torch.Te
 
 
 @pytest.mark.parametrize("write", [lambda y: y.detach().fill_(0.7), lambda y: y.data.mul_(0), lambda y: None])
-def test_an_input_that_eager_does_not_save_is_written_beside_one_that_it_saves_in_both_ways(
+def test_an_unsaved_input_is_written_beside_one_saved_in_both_forms(
     write: Callable[[torch.Tensor], Any],
 ) -> None:
     """Its memory was held for a backward that finds another kind of tensor in the other's place, with its version."""

@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from smelt.base import collection
-from smelt.base.collection import collect_given_up, no_collection
+from smelt.base.collection import collect_young_objects, no_collection
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -65,7 +65,7 @@ def test_a_stage_gives_up_its_graphs_before_the_next_one() -> None:
         kept = Graph()
         alive += [weakref.ref(Graph()), weakref.ref(kept)]
         assert alive[0]() is not None
-        collect_given_up()
+        collect_young_objects()
         assert alive[0]() is None and alive[1]() is kept
         del kept
     assert alive[1]() is None  # although an earlier look had left it
@@ -77,7 +77,7 @@ def test_a_program_that_switched_the_collector_off_keeps_it_off() -> None:
     try:
         with no_collection():
             alive = weakref.ref(Graph())
-            collect_given_up()
+            collect_young_objects()
             assert alive() is not None
         assert alive() is not None
     finally:

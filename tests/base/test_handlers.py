@@ -99,13 +99,13 @@ def _closed() -> None:
 
 
 def _asked() -> None:
-    class Asked:
+    class VersionGuards:
         def __getattr__(self, name: str) -> Any:
             come()
             raise AttributeError(name)
 
     with contextlib.suppress(OutOfTime):
-        hasattr(Asked(), "value")
+        hasattr(VersionGuards(), "value")
 
 
 def _inside() -> None:
@@ -217,7 +217,7 @@ def test_a_handler_that_is_another_one_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("swallowed", [_dropped, _bare, _another, _inside])
-def test_what_was_compiled_without_a_part_is_not_kept(swallowed: Callable[[], None]) -> None:
+def test_interrupted_compilations_are_not_stored(swallowed: Callable[[], None]) -> None:
     graphs: list[Any] = []
 
     def backend(gm: Any, inputs: Any) -> Any:

@@ -61,7 +61,7 @@ def test_not_again_before_the_process_has_grown(monkeypatch):
     assert len(trims) == 2
 
 
-def test_graphs_on_the_way_are_given_up():
+def test_intermediate_graphs_are_freed():
     """Of a compiled function stay what was captured, the joint graph and the backward; not the plans of kernels."""
     smelt.reset()
     gc.collect()

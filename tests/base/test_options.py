@@ -25,7 +25,7 @@ def test_modes_are_options():
     assert smelt.list_mode_options("default") == {}  # a copy
 
 
-def test_options_say_what_they_do():
+def test_options_are_documented():
     listed = smelt.list_options()
     for name, text in listed.items():
         assert f"default {getattr(Options(), name)!r}" in text

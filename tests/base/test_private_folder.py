@@ -74,7 +74,7 @@ def links(tmp_path: Path, steps: int) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("steps", [2, 3, 4])
-def test_every_folder_on_the_way_of_links_is_checked(tmp_path: Path, steps: int) -> None:
+def test_every_folder_that_links_pass_through_is_checked(tmp_path: Path, steps: int) -> None:
     path, middle = links(tmp_path, steps)
     check_private(path)
     check_private(path.parent / "." / path.name)
@@ -86,7 +86,7 @@ def test_every_folder_on_the_way_of_links_is_checked(tmp_path: Path, steps: int)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files to others")
-def test_every_link_on_the_way_is_checked(tmp_path: Path) -> None:
+def test_every_link_of_a_path_is_checked(tmp_path: Path) -> None:
     path, middle = links(tmp_path, 3)
     middle.chmod(0o1777)
     (link,) = middle.iterdir()

@@ -31,7 +31,7 @@ def quiet_store(tmp_path: Path) -> Store:
         return Store(tmp_path / "cache")
 
 
-def test_content_key_separates_parts() -> None:
+def test_content_key_separates_its_fields() -> None:
     assert content_key("ab", "c") != content_key("a", "bc")
     assert content_key("ab", b"c") == content_key("ab", "c")
 
@@ -87,7 +87,7 @@ def test_a_shared_folder_gets_a_private_subfolder(tmp_path: Path, monkeypatch: p
     assert Store(root).get_text("kind", "0" * 64) == "kept"
 
 
-def test_a_folder_in_which_anybody_may_replace_things_is_not_used(tmp_path: Path) -> None:
+def test_a_world_writable_folder_is_not_used(tmp_path: Path) -> None:
     root = tmp_path / "open"
     root.mkdir()
     root.chmod(0o777)
@@ -97,7 +97,7 @@ def test_a_folder_in_which_anybody_may_replace_things_is_not_used(tmp_path: Path
     assert stat.S_IMODE(root.stat().st_mode) == 0o777
 
 
-def test_a_folder_below_one_that_anybody_may_change_is_not_used(tmp_path: Path) -> None:
+def test_a_folder_below_a_world_writable_one_is_not_used(tmp_path: Path) -> None:
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o777)
@@ -203,7 +203,7 @@ def test_what_is_larger_than_any_entry_is_no_entry(
 
 
 def test_what_would_be_larger_than_any_entry_is_not_kept(quiet_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 300)
+    monkeypatch.setattr(module, "MAX_ENTRY_BYTES", 300)
     assert quiet_store.put("kind", "6" * 64, bytes(100)) is not None
     with pytest.warns(SmeltWarning, match="larger than an entry may be"):
         assert quiet_store.put("kind", "7" * 64, bytes(300)) is None
@@ -296,7 +296,7 @@ def test_who_does_not_wait_longer_leaves_the_lock_to_its_owner(quiet_store: Stor
     assert not list(quiet_store.root.rglob("*.lock"))
 
 
-def test_a_wait_ends_when_nobody_waits_any_more(quiet_store: Store) -> None:
+def test_a_wait_ends_when_its_group_is_stopped(quiet_store: Store) -> None:
     stop = time.monotonic() + 0.1
     with quiet_store.building("kind", "9" * 64):
         with quiet_store.building("kind", "9" * 64, stop + 60.0, lambda: time.monotonic() > stop) as other:
@@ -340,7 +340,7 @@ def test_there_are_never_two_builders_of_an_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("thing", ["fifo", "folder", "link"])
-def test_what_lies_in_place_of_a_lock_stops_nobody(quiet_store: Store, tmp_path: Path, thing: str) -> None:
+def test_a_folder_in_place_of_a_lock_blocks_no_process(quiet_store: Store, tmp_path: Path, thing: str) -> None:
     path = quiet_store.path("kind", "9" * 64, ".lock")
     path.parent.mkdir(parents=True, mode=0o700)
     if thing == "fifo":
@@ -425,7 +425,7 @@ def test_a_clock_that_was_wrong_keeps_nothing_for_ever(
     assert not left.exists() and path.stat().st_mtime < now + 3600  # it ages from now on
 
 
-def test_a_file_system_that_does_not_tell_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_a_known_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = os.statvfs(tmp_path)
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((*told[:2], 0, 0, 0, *told[5:])))
     assert eviction.limit_bytes(tmp_path, None) == 10 * 2**30
@@ -456,14 +456,14 @@ def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "/".join(["a" * 100] * 50), "/".join("a" * 2100)])
-def test_a_name_that_is_too_long_is_told(tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_too_long_is_an_error(tmp_path: Path, name: str) -> None:
     with pytest.warns(SmeltWarning, match="cannot use the cache directory"):
         assert not Store(tmp_path / name).root.is_relative_to(tmp_path)
 
 
 @pytest.mark.parametrize("call", ["replace", "chmod"])
 @pytest.mark.parametrize("problem", [errno.ESTALE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EXDEV])
-def test_what_a_file_system_refuses_is_told_and_nothing_stays(
+def test_errors_of_the_file_system_are_reported_and_leave_no_files(
     quiet_store: Store, monkeypatch: pytest.MonkeyPatch, call: str, problem: int
 ) -> None:
     def refused(*_: object) -> None:
@@ -475,7 +475,7 @@ def test_what_a_file_system_refuses_is_told_and_nothing_stays(
     assert not [path for path in quiet_store.root.rglob("*") if path.is_file() and path.name != ".swept"]
 
 
-def test_a_limit_on_file_sizes_is_told(quiet_store: Store) -> None:
+def test_a_limit_on_file_sizes_is_reported(quiet_store: Store) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
@@ -509,7 +509,7 @@ def test_disk_refuses_a_write(quiet_store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-def test_a_disk_that_refuses_all_entries_is_told_once(
+def test_a_disk_that_refuses_all_entries_warns_once(
     quiet_store: Store, monkeypatch: pytest.MonkeyPatch, problem: int
 ) -> None:
     """Each message named another file, so that a model of a hundred kernels had as many warnings."""

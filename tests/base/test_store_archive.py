@@ -62,7 +62,7 @@ def refusing(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.filterwarnings("ignore::smelt.SmeltWarning")
-def test_a_cache_that_keeps_nothing_says_so(elsewhere: Path, refusing: str) -> None:
+def test_a_cache_that_stores_nothing_warns(elsewhere: Path, refusing: str) -> None:
     with pytest.raises(smelt.SmeltError, match="2 of 2 new entries are not kept"):
         smelt.load_cache(elsewhere)
     result = CliRunner().invoke(app, ["cache", "import", str(elsewhere)])

@@ -29,7 +29,7 @@ def test_lines_and_letters_stay() -> None:
     assert on_one_line("a\nb\u2028c") == "a b c"
 
 
-def test_errors_say_where_on_one_line() -> None:
+def test_errors_have_their_location_on_one_line() -> None:
     assert str(SmeltError("what", at="x.py\n  at:  /etc/passwd:3")).splitlines() == [
         "what",
         "  at:  x.py   at:  /etc/passwd:3",

@@ -126,7 +126,7 @@ def test_eagers_error_is_the_largest_of_several_runs() -> None:
     expected = tensors(grad__w=torch.ones(100))
     actual = tensors(grad__w=torch.full((100,), 1.001))
     assert not judge(reference, expected, actual).ok
-    assert judge(reference, expected, actual, nudged=[{"grad.w": 0.0}, {"grad.w": 0.005}]).ok
+    assert judge(reference, expected, actual, perturbed=[{"grad.w": 0.0}, {"grad.w": 0.005}]).ok
 
 
 def test_none_against_none() -> None:

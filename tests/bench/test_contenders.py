@@ -39,7 +39,7 @@ from tests.bench.contenders import identity
         ("tests.bench.contenders:identity", identity),
     ],
 )
-def test_a_name_says_who_and_how(name: str, expected: Prepare) -> None:
+def test_a_contender_name_has_compiler_and_mode(name: str, expected: Prepare) -> None:
     assert find_contender(name) == expected
 
 
@@ -82,6 +82,6 @@ def test_a_mode_stays_when_eagers_random_numbers_are_asked_for(monkeypatch: pyte
     assert model(torch.ones(2)).shape == (2,)
 
 
-def test_the_modes_of_torch_are_what_torch_says() -> None:
+def test_the_modes_of_torch_are_those_that_torch_lists() -> None:
     inductor = pytest.importorskip("torch._inductor")
     assert {mode: inductor.list_mode_options(mode) for mode in RIVAL_MODES} == RIVAL_MODES

@@ -129,7 +129,7 @@ def test_starts_side_by_side_are_measured_and_flagged() -> None:
     assert all(row.results[name].cold_s and row.results[name].step for name in names[:3])
 
 
-def test_nobody_passes_beside_an_eager_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_contender_passes_if_eager_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Workload("no-such-name", "tiny", lambda: None, Batch, lambda *_: None)  # type: ignore
     row = measure_row(broken, Settings(), ["eager", HERE + "identity"], dataclasses.replace(PLAN, side_by_side=2))
     assert {result.status for result in row.results.values()} == {"eager_fails"}

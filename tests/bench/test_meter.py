@@ -49,7 +49,7 @@ def test_an_unknown_device_is_named(device: str) -> None:
         check_device(device)
 
 
-def test_a_missing_gpu_is_said_with_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     check_device("cpu")
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(OptionError, match="built without CUDA"):

@@ -204,7 +204,7 @@ def test_a_workload_brings_settings_that_the_user_may_override(tmp_path: Path) -
     assert {(s.precision, s.optimizer) for s in seen.values()} == {("amp", "adamw"), ("tf32", "adamw")}
 
 
-def test_what_eager_cannot_run_in_low_precision_runs_in_fp32_and_says_so(tmp_path: Path) -> None:
+def test_models_that_fail_in_low_precision_run_in_fp32_with_a_note(tmp_path: Path) -> None:
     seen: dict[str, str] = {}
 
     def look(workload: Workload, settings: Settings, *arguments: Any) -> Row:

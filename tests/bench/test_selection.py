@@ -58,6 +58,6 @@ def test_a_baseline_is_measured_in_its_modes_and_by_its_name_in_any() -> None:
         ({"names": ("bert",), "shard": "2/2"}, "has no model"),
     ],
 )
-def test_what_chooses_nothing_says_so(parts: dict[str, object], message: str) -> None:
+def test_a_filter_that_selects_nothing_is_an_error(parts: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         keys(**parts)

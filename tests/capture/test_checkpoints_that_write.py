@@ -216,7 +216,7 @@ def test_what_only_warns_or_has_no_gradient_stays_in_the_graph() -> None:
     run(x, bench.norm.eval())
 
 
-def test_the_break_says_why() -> None:
+def test_the_break_has_its_reason() -> None:
     bench = Bench()
     x = torch.rand(4, 5, requires_grad=True)
     for function, what in ((before, "writes to a tensor"), (a_list, "changes an object")):

@@ -675,7 +675,7 @@ def test_a_class_that_stays_is_known_by_identity() -> None:
     assert not any("class " in line.split("#")[0] for line in lines)
 
 
-def test_what_a_class_held_is_not_kept() -> None:
+def test_references_of_a_class_are_dropped() -> None:
     held: list[Any] = []
 
     def f(x: Tensor) -> Tensor:
@@ -845,7 +845,7 @@ def test_what_autograd_keeps_in_a_function_is_that_of_the_call() -> None:
     assert len(numbers) == 4
 
 
-def test_aliases_that_are_one_or_two_or_of_other_parts() -> None:
+def test_aliases_of_one_two_or_other_slices() -> None:
     def f(x: Tensor, a: Any, b: Any) -> Any:
         return x * 2, a is b, a == b, a, [a, b], getattr(a, "__args__", None)
 

@@ -215,7 +215,7 @@ def test_metaclasses_that_hash_and_compare(name: str, how: str) -> None:
 
 @pytest.mark.parametrize("how", [dict, list, torch.Tensor, torch.nn.Module, type, types.FunctionType, 5], ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_objects_that_tell_another_class(name: str, how: Any) -> None:
+def test_objects_that_report_another_class(name: str, how: Any) -> None:
     agrees(name, type, lying(how))
 
 
@@ -290,7 +290,7 @@ def believed(t: Tensor, o: Any) -> Any:
     return t, isinstance(o, dict), isinstance(o, Told), isinstance(o, (list, int)), isinstance(o, (list, dict))
 
 
-def test_the_program_believes_what_an_object_tells() -> None:
+def test_the_program_uses_the_class_that_an_object_reports() -> None:
     x = torch.arange(4.0)
     want, got = believed(x, Told()), compiled(believed)(x, Told())
     assert want[0].tolist() == got[0].tolist() and want[1:] == got[1:] == (True, True, False, True)

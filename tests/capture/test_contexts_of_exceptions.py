@@ -207,7 +207,7 @@ def _unfit() -> list[Callable[[], object]]:
     ]
 
 
-def test_what_errors_of_calls_say() -> None:
+def test_texts_of_call_errors() -> None:
     def fn(x: Tensor) -> Any:
         said = []
         for call in _unfit():

@@ -177,7 +177,7 @@ def test_what_cannot_be_caught(kinds: Any) -> None:
     assert outcome(compiled(told), x) == outcome(told, x)
 
 
-class Asked(type):
+class VersionGuards(type):
     def __instancecheck__(cls, value: object) -> bool:
         return True
 
@@ -185,7 +185,7 @@ class Asked(type):
         return True
 
 
-class Any_(Exception, metaclass=Asked):  # noqa: N801, N818
+class Any_(Exception, metaclass=VersionGuards):  # noqa: N801, N818
     pass
 
 

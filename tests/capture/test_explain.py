@@ -25,7 +25,7 @@ def test_one_graph():
     assert found.graphs[0].graph.nodes
 
 
-def test_a_break_has_title_place_reason_and_hint():
+def test_a_break_has_title_location_reason_and_hint():
     def fn(x):
         if x.sum() > 0:
             x = x + 1
@@ -60,7 +60,7 @@ def test_operators_that_run_in_eager_are_listed():
     assert smelt.stats()["fallback_ops"] == 1
 
 
-def test_cuts_are_told_with_their_line():
+def test_cuts_are_reported_with_their_line():
     def fn(x):
         h = x * 2
         h.register_hook(lambda grad: grad)

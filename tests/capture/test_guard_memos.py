@@ -133,7 +133,7 @@ def test_no_write_to_a_class_passes_unseen() -> None:
     assert not holds(guards, None)
 
 
-def test_what_nobody_wrote_to_is_read_once() -> None:
+def test_unwritten_values_are_read_once() -> None:
     thing = Plain()
     guards = native.Guards(
         [

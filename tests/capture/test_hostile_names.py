@@ -604,7 +604,7 @@ def test_names_of_modules_may_be_anything(number: int) -> None:
 
 @pytest.mark.parametrize("module", ["torch", "torch.nn.functional", "torch._C"])
 @pytest.mark.parametrize("name", ["torch", "relu", "nn", f"relu(x); {RUN} #"])
-def test_functions_that_say_they_are_of_torch(module: str, name: str) -> None:
+def test_functions_whose_module_is_torch(module: str, name: str) -> None:
     def inner(x: Tensor) -> Tensor:
         return x * 2
 

@@ -834,7 +834,7 @@ class Counts:
         return self.count
 
 
-def test_what_an_object_says_of_its_truth_is_a_bool():
+def test_the_result_of_bool_must_be_a_bool():
     for answer in (None, 1, "yes"):
         raises(lambda x, answer=answer: x if Says(answer) else x + 1, TypeError, X)
     raises(lambda x: x if Says(x.sum()) else x + 1, TypeError, X)

@@ -157,7 +157,7 @@ def test_a_stack_that_ends_during_a_compilation(strict: str, monkeypatch: pytest
     assert torch.equal(run(X), want) and smelt.stats()["graphs"] >= 2
 
 
-def test_endless_recursion_is_what_eager_says() -> None:
+def test_endless_recursion_raises_eagers_error() -> None:
     def endless(x: torch.Tensor) -> torch.Tensor:
         return endless(x + 1)
 

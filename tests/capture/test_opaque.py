@@ -174,7 +174,7 @@ def test_quantised(per_channel: bool) -> None:
     assert got[1:] == (True, q.dtype)
 
 
-def test_what_only_the_elements_tell_ends_the_graph_at_its_operation() -> None:
+def test_data_dependent_operations_end_the_graph() -> None:
     def f(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, ...]:
         s = (a * 2).to_sparse()
         count = s._nnz()

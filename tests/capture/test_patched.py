@@ -138,7 +138,7 @@ DESCRIBING: list[tuple[str, Any, Callable[[Tensor], Any]]] = [
 
 
 @pytest.mark.parametrize("name, other, fn", DESCRIBING, ids=[f"{i}-{each[0]}" for i, each in enumerate(DESCRIBING)])
-def test_what_tensors_tell_of_themselves(name: str, other: Any, fn: Callable[[Tensor], Any]) -> None:
+def test_attributes_that_tensors_have(name: str, other: Any, fn: Callable[[Tensor], Any]) -> None:
     """The compiler asks it, too: nothing is compiled while somebody has replaced it, and everything afterwards."""
     run, x = compiled(fn), torch.tensor([[0.5, 2.0], [1.0, 2.0]])
     for replaced in (True, False):

@@ -20,7 +20,7 @@ def calibrated() -> None:
     calibrate()
 
 
-class Asked:
+class VersionGuards:
     """A question to Python that counts how often it is put."""
 
     def __init__(self, fn: Callable[..., bool]) -> None:
@@ -33,7 +33,7 @@ class Asked:
 
 def ask(fn: Callable[..., bool], shortcut: int, *tensors: torch.Tensor) -> tuple[bool, bool]:
     """(the answer, whether Python was asked)"""
-    asked, count = Asked(fn), len(tensors)
+    asked, count = VersionGuards(fn), len(tensors)
     checks = [(i, native.TENSOR, native.TensorSpec(t)) for i, t in enumerate(tensors)]
     checks.append((count - 1, native.PYTHON, (asked, tuple(range(count)), shortcut)))
     guards = native.Guards([(-1, native.LOCAL, i) for i in range(count)], checks, [])
@@ -78,7 +78,7 @@ def test_tensors_apart_are_those_of_python() -> None:
 
 def test_memory_that_moves_is_seen() -> None:
     a, b = torch.zeros(4), torch.zeros(4)
-    asked = Asked(share_no_memory)
+    asked = VersionGuards(share_no_memory)
     guards = native.Guards(
         [(-1, native.LOCAL, 0), (-1, native.LOCAL, 1)],
         [

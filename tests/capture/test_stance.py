@@ -61,7 +61,7 @@ def test_eager_on_recompile():
     assert run(X, 2)[1]
 
 
-def test_fail_on_recompile_says_what_changed():
+def test_fail_on_recompile_reports_what_changed():
     run = compiled(fn, dynamic=False)
     run(X, 1)
     with stance("fail_on_recompile"):

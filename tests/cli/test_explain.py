@@ -238,7 +238,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     assert page.read_text().startswith("two") and [*tmp_path.iterdir()] == [page]
 
 
-def test_a_page_that_cannot_be_written_is_told(script: Callable[..., Path], monkeypatch: Any, capsys: Any) -> None:
+def test_a_page_that_cannot_be_written_is_reported(script: Callable[..., Path], monkeypatch: Any, capsys: Any) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

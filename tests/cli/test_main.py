@@ -84,7 +84,7 @@ def test_an_unknown_name_gives_the_nearest(arguments: tuple[str, ...], nearest: 
     assert f"did you mean '{nearest}'" in result.output
 
 
-def test_bench_runs_the_part_of_a_suite_that_a_pattern_finds(quick: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_bench_runs_the_models_that_match_a_pattern(quick: list[dict[str, Any]], tmp_path: Path) -> None:
     file = tmp_path / "b.json"
     arguments = ("bench", "--suite", "torchbench", "--only", "^torchbench/resnet", "--size", "full", "--jobs", "2")
     result = smelt(*arguments, "--json", str(file))
@@ -143,7 +143,9 @@ def test_a_sample_of_the_suites(quick: list[dict[str, Any]]) -> None:
         (("--device", "cuda"), "--device cpu"),
     ],
 )
-def test_what_a_gpu_cannot_do_is_said(arguments: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_gpu_features_are_reported(
+    arguments: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("torch.version.cuda", None)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     result = smelt("bench", "tiny-mlp", *arguments)
@@ -216,7 +218,7 @@ def test_ops_lists_the_primitives() -> None:
     assert "aten." in smelt("ops", "--aten").output
 
 
-def test_demo_refuses_an_unknown_part() -> None:
+def test_demo_refuses_an_unknown_section() -> None:
     result = smelt("demo", "--part", "digit", "--seconds", "1")
     assert result.exit_code == 2
     assert "did you mean 'digits'" in result.output

@@ -39,7 +39,7 @@ def test_a_project_is_written(tmp_path: Path) -> None:
         (("--stack", "1001", "--board", "mps2-an500"), "a multiple of 16"),
     ],
 )
-def test_what_is_wrong_is_told(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_wrong_input_is_reported(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
     ran = export(tmp_path, *arguments)
     assert ran.exit_code == 2
     assert told in ran.output

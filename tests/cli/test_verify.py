@@ -49,7 +49,7 @@ def test_another_torch_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2.11 to 2.15" in check.hint
 
 
-def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_an_error_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> Any:
         raise BuildError("no C++ compiler was found", hint="install g++")
 

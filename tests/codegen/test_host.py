@@ -100,7 +100,7 @@ def test_a_product_writes_into_the_shape_that_the_caller_wants() -> None:
     torch.testing.assert_close(shown, (a @ b).reshape(2, 3, 5))
 
 
-def test_a_product_lies_apart_or_in_what_it_is_written_over() -> None:
+def test_a_product_has_its_own_buffer_or_one_that_it_overwrites() -> None:
     g = GraphBuilder()
     x, w = g.input(6, 4), g.input(4, 4)
     plan = plan_of(g, g.mm(g.mm(x, w), w))
@@ -151,7 +151,7 @@ def test_inputs_are_written_over_once_no_index_was_out_of_range() -> None:
     assert refuse not in host(plan_of(g, g.mul(g.input(4096), 0.5), updates={0: "x0"}))
 
 
-def test_an_arena_is_given_back_when_nobody_needs_it() -> None:
+def test_an_unused_arena_is_freed() -> None:
     g = GraphBuilder()
     x, w = g.input(64, 64), g.input(64, 64)
     values, _ = g.topk(g.input(64, 64), 3, 1, True, True)

@@ -61,7 +61,7 @@ def module() -> fx.GraphModule:
     return fx.GraphModule({}, fx.Graph())
 
 
-def test_a_number_is_read_between_two_parts() -> None:
+def test_a_number_is_read_between_two_subgraphs() -> None:
     n = Nodes()
     x, w = n.input("x"), n.input("w")
     first = n.call(computed)
@@ -88,7 +88,7 @@ def test_a_number_is_read_between_two_parts() -> None:
     assert seen == [["x"], [torch.tensor(7), "w", 7]] and results == ["made", "w", 8, None, 4]
 
 
-def test_values_are_dropped_where_nobody_needs_them() -> None:
+def test_values_are_dropped_after_their_last_use() -> None:
     n = Nodes()
     x, kept = n.input("x"), n.input("kept")
     first, last = n.call(computed), n.call(computed)

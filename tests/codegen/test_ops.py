@@ -65,7 +65,7 @@ def text() -> Text:
     return Text(schedule(lower(g.build(g.sin(g.add(g.exp(x), y)), g.mm(g.input(8, 8), g.input(8, 8)))), Options()))
 
 
-def test_values_without_buffers_are_computed_once_at_each_place() -> None:
+def test_values_without_buffers_are_computed_once_for_each_index() -> None:
     ops = text()
     first = ops.load("add", (PLACE,))
     assert ops.lines == [

@@ -142,7 +142,7 @@ def test_columns_are_folded_in_the_pass_of_what_they_read() -> None:
     assert found.depth(column.name) == 0, "outside of the loops it is there before the kernel runs"
 
 
-def test_costs_add_up_to_what_lies_in_memory() -> None:
+def test_costs_add_up_to_bytes_in_memory() -> None:
     found = phases(lambda g: g.exp(g.mul(g.neg(x := g.input(*SHAPE)), g.neg(x))))
     plan = found.plan
     plain = {name: found.cost(name) for name in plan.program.nodes}

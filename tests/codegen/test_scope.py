@@ -33,7 +33,7 @@ def test_a_text_is_computed_once_where_it_depends_on() -> None:
     ]
 
 
-def test_what_a_loop_computed_is_forgotten_behind_it() -> None:
+def test_values_of_a_loop_are_out_of_scope_after_it() -> None:
     scopes = Scopes()
     scopes.open()
     inside = scopes.define("int", "i + 1", torch.int32, 1)
@@ -50,7 +50,7 @@ def test_a_value_under_conditions_holds_wherever_all_of_them_do() -> None:
     assert scopes.find_under("y", frozenset({"a", "b"})) is None
 
 
-def test_one_counter_stands_for_several_loops() -> None:
+def test_one_counter_runs_several_loops() -> None:
     scopes = Scopes()
     scopes.open()
     scopes.line("use")

@@ -107,7 +107,7 @@ def test_a_failure_of_each_stage_runs_again_and_becomes_small(
     assert smelt("minify", str(report)).exit_code == 1
 
 
-def test_an_error_of_another_kind_is_told_apart(lenient: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_another_kind_is_distinguished(lenient: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         raising("lower")(patch)
         with pytest.warns(compiler.SmeltWarning):
@@ -125,7 +125,7 @@ def test_failures_under_fullgraph_have_a_report(lenient: Path, monkeypatch: pyte
     assert smelt("repro", str(lenient / "program")).exit_code == 1
 
 
-def test_a_part_of_a_graph_that_is_cut_has_a_report(lenient: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subgraph_of_a_graph_that_is_cut_has_a_report(lenient: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def branch(x: torch.Tensor) -> torch.Tensor:
         y = x.exp()
         if y.sum() > 0:
@@ -248,7 +248,7 @@ def _script(**changed: Any) -> str:
     return f"{head}CASE = {ast.literal_eval(literal) | changed!r}\n\n{rest}"
 
 
-def test_reports_of_other_versions_and_places(tmp_path: Path) -> None:
+def test_reports_of_other_versions_and_folders(tmp_path: Path) -> None:
     file = tmp_path / "repro.py"
     file.write_text(_script())
     assert smelt("repro", str(file)).exit_code == 0
@@ -267,7 +267,7 @@ def test_reports_of_other_versions_and_places(tmp_path: Path) -> None:
         assert found.exit_code == 2 and told in found.output, found.output
 
 
-def test_a_report_of_capture_says_that_it_has_no_graph(tmp_path: Path) -> None:
+def test_a_report_of_a_capture_error_states_that_it_has_no_graph(tmp_path: Path) -> None:
     (tmp_path / "traceback.txt").write_text("Traceback")
     found = smelt("repro", str(tmp_path))
     assert found.exit_code == 2 and "capture itself failed" in found.output

@@ -83,7 +83,7 @@ def test_the_text_model_writes() -> None:
     assert written.startswith(tasks.PROMPT) and len(written) == len(tasks.PROMPT) + 3
 
 
-def test_an_unknown_part_gives_the_nearest() -> None:
+def test_an_unknown_section_suggests_the_nearest() -> None:
     with pytest.raises(OptionError, match="did you mean 'text'"):
         find_task("txt")
 

@@ -72,7 +72,7 @@ def told(source: str) -> str:
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in PAGES.glob("*.md") if "```python" in path.read_text()))
-def test_the_example_fails_as_the_page_says(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_fails_as_documented(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CXX", "c++")  # to be put back: an example sets it
     find_compiler.cache_clear()

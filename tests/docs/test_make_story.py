@@ -44,7 +44,7 @@ def test_generated_cpp_is_not_compared() -> None:
     assert comparable(block("7.py", "a")) != comparable(block("7.py", "b"))
 
 
-def test_every_stage_is_told() -> None:
+def test_every_stage_is_logged() -> None:
     marks = [match["pattern"] for line in NARRATIVE.read_text().splitlines() if (match := MARK.match(line))]
     stages = "1_torch*.py 2_joint*.py 3_prims*.py 4_*loops.txt 5_*schedule.txt 6_*kernels.cpp 7_*host.py guards.py"
     assert set(stages.split()) == {mark for mark in marks if mark}

@@ -126,7 +126,7 @@ def test_whole_numbers_over_zero_raise_nothing_on_a_gpu(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16])
-def test_narrow_sums_at_places(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype):
+def test_narrow_sums_at_indices(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype):
     def fn(base: torch.Tensor, places: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return base.scatter_add(0, places, x), base.index_put((places[:, 0],), x, accumulate=True)
 

@@ -129,7 +129,7 @@ def test_what_the_cpu_draws_for_a_graph_on_cuda_comes_from_its_generator():
     assert all(n.meta["val"].device == n.args[0].meta["val"].device for n in drawn)
 
 
-def test_a_seed_lies_on_its_device_and_follows_its_generator():
+def test_a_seed_is_on_its_device_and_follows_its_generator():
     joint = joint_of(F.dropout, tensor(4, grad=False))
     seen = []
     call = wrap(joint, lambda inputs: [seen.append(inputs[1]) or inputs[0]], None)  # type: ignore[func-returns-value]
@@ -274,7 +274,7 @@ def test_layers_drop_other_weights(tf32: None):
 
 
 @pytest.mark.parametrize("recording", [False, True])
-def test_numbers_of_a_dropout_lie_on_the_device(recording: bool, monkeypatch: pytest.MonkeyPatch):
+def test_numbers_of_a_dropout_are_on_the_device(recording: bool, monkeypatch: pytest.MonkeyPatch):
     """The library has them on the CPU, and its backward reads them there, unless it is being recorded."""
     on, seen = torch.device("cuda" if recording else "cpu"), []
 

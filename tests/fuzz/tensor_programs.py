@@ -31,7 +31,7 @@ SHAPES: tuple[tuple[str | int, ...], ...] = (
 )  # fmt: skip
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 33, 64)
 LARGE = (130, 257, 1000)
-MOST_ELEMENTS = 70000
+MAX_ELEMENTS = 70000
 HUGE = 1 << 24
 """Elements of any tensor inside of a statement beyond which it is not even tried."""
 TRIES = 60
@@ -213,7 +213,7 @@ class _Maker:
                         pass
 
     def _in_bounds(self, made: torch.Tensor) -> bool:
-        if made.numel() > MOST_ELEMENTS or made.dim() > 4:
+        if made.numel() > MAX_ELEMENTS or made.dim() > 4:
             return False
         if any(i.special for i in self.inputs) or not made.is_floating_point() or not made.numel():
             return True

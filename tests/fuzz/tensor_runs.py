@@ -244,12 +244,12 @@ def _jittered(program: Program, sizes: dict[str, int], seed: int, device: str, w
         if w is None or e is None or not w.is_floating_point() or not w.numel():
             continue
         moved = float((w.detach().double() - e.detach().double()).abs().nan_to_num(0, 0, 0).max())
-        if moved > _MOST_MOVED * torch.finfo(w.dtype).eps * mode.largest:
+        if moved > _MAX_MOVED * torch.finfo(w.dtype).eps * mode.largest:
             raise Invalid("a rounding decides what the program does")
     return found
 
 
-_MOST_MOVED = 1000.0
+_MAX_MOVED = 1000.0
 """Roundings of the largest value by which results may move and still be measured by."""
 
 

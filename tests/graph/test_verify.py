@@ -68,7 +68,7 @@ def test_missing_meta_and_methods() -> None:
 def test_late_placeholder_and_unknown_stage() -> None:
     gm = graph(lambda g, x: call(g, aten.exp.default, x))
     gm.graph.output_node().prepend(gm.graph.create_node("placeholder", "late"))
-    with pytest.raises(InvalidGraph, match="placeholder stands after"):
+    with pytest.raises(InvalidGraph, match="placeholder comes after"):
         verify(gm, stage="torch")
     with pytest.raises(InvalidGraph, match="unknown stage"):
         verify(gm, stage="kernels")

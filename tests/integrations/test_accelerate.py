@@ -147,7 +147,7 @@ def test_bad_input() -> None:
     assert not smelt.is_compiled(accelerator.prepare(Net(2)))
 
 
-def test_without_accelerate_the_error_says_what_to_install() -> None:
+def test_without_accelerate_the_error_names_what_to_install() -> None:
     code = "import sys; sys.modules['accelerate'] = None; import smelt.integrations.accelerate"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "pip install accelerate" in done.stderr

@@ -86,7 +86,7 @@ def test_other_backends_pass_through(installed: None) -> None:
         assert smelt.is_compiled(torch.compile(lambda x: x * 3))
 
 
-def test_options_of_torchs_backend_are_told_and_left_out(installed: None) -> None:
+def test_options_of_torchs_backend_warn_and_are_ignored(installed: None) -> None:
     patches._warn_unknown.cache_clear()
     options = {"triton.cudagraphs": True, "max_autotune": False}
     with pytest.warns(smelt.SmeltWarning, match="triton.cudagraphs"):
@@ -246,7 +246,7 @@ def test_a_script_that_fails_is_not_run_again(tmp_path: Path) -> None:
     assert done.returncode == 3 and "time saved" not in done.stderr
 
 
-def test_a_script_that_cannot_run_twice_says_so(tmp_path: Path) -> None:
+def test_a_script_that_cannot_run_twice_is_reported(tmp_path: Path) -> None:
     done = ran(tmp_path, TIMED, "script.py", "--twice", str(tmp_path / "made"), before=("--saved",))
     assert done.returncode == 0 and "time saved: not known" in done.stderr
 

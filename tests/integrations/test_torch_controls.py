@@ -80,7 +80,7 @@ def test_decorators_hold_while_the_function_runs(stance: Any) -> None:
 
 
 @pytest.mark.parametrize("kwargs", [{"stance": "eager_then_compile"}, {"skip_guard_eval_unsafe": True}], ids=str)
-def test_stances_that_smelt_has_not_are_told_once(kwargs: dict[str, Any]) -> None:
+def test_unsupported_stances_warn_once(kwargs: dict[str, Any]) -> None:
     run = smelt.compile(scaled)
     with pytest.warns(smelt.SmeltWarning, match="smelt has no") as told:
         for _ in range(2):

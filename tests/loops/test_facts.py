@@ -92,7 +92,7 @@ def test_neutral_elements_change_nothing(kind: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PLAIN if PRIMS[name].facts.keeps is not Keeps.NOTHING])
-def test_operands_are_given_back_where_the_record_says_so(name: str) -> None:
+def test_operands_are_returned_as_recorded(name: str) -> None:
     aten = getattr(torch, name)
     dtypes = [torch.bool] if PRIMS[name].facts.keeps is Keeps.BOOLS else [torch.int8, torch.uint8, torch.int64]
     for dtype in dtypes:
@@ -115,7 +115,7 @@ def test_whole_numbers_have_one_answer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PLAIN if PRIMS[name].facts.takes is Takes.WHOLE])
-def test_floats_are_refused_where_the_record_says_so(name: str) -> None:
+def test_floats_are_refused_as_recorded(name: str) -> None:
     operands = [torch.rand(3)] * len(PRIMS[name].parameters)
     if name.startswith("shift"):  # of floats torch multiplies by a power of two
         return
@@ -124,13 +124,13 @@ def test_floats_are_refused_where_the_record_says_so(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_results_are_bool_where_the_record_says_so(name: str) -> None:
+def test_results_are_bool_as_recorded(name: str) -> None:
     results = {PRIMS[name](*v).dtype for dtype in DTYPES if (v := operands(PRIMS[name], dtype)) is not None}
     assert (results == {torch.bool}) == (name in BOOLEAN)
 
 
 @pytest.mark.parametrize("name", [name for name in PLAIN if len(PRIMS[name].parameters) == 2])
-def test_operands_change_places_where_the_record_says_so(name: str) -> None:
+def test_operands_commute_as_recorded(name: str) -> None:
     if not PRIMS[name].facts.commutative:
         return
     for dtype in DTYPES:
@@ -142,7 +142,7 @@ def test_operands_change_places_where_the_record_says_so(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(EXACT & set(PLAIN)))
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_results_need_no_rounding_where_the_record_says_so(name: str, dtype: torch.dtype) -> None:
+def test_results_need_no_rounding_as_recorded(name: str, dtype: torch.dtype) -> None:
     values = [v.to(dtype) for v in operands(PRIMS[name], torch.float32) or ()]
     exact = PRIMS[name](*(v.double() for v in values))
     assert torch.equal(exact.to(dtype).double(), exact)
@@ -167,7 +167,7 @@ ANNIHILATED: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("name", [name for name, prim in PRIMS.items() if prim.facts.annihilated_by])
-def test_nothing_gives_nothing_where_the_record_says_so(name: str) -> None:
+def test_results_of_annihilating_operands_are_zero_as_recorded(name: str) -> None:
     prim = PRIMS[name]
     shapes = {"mm": ((3, 4), (4, 3)), "bmm": ((2, 3, 4), (2, 4, 3))}.get(name, ((3, 4), (3, 4)))
     for zero in prim.facts.annihilated_by:

@@ -30,7 +30,7 @@ def arguments(given: list[np.ndarray | None], nodes: tuple[Any, ...]) -> tuple[A
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 1), (0,)])
-def test_index_is_numpys_wherever_the_indices_stand(shape: tuple[int, ...]) -> None:
+def test_index_equals_numpys_for_any_index_positions(shape: tuple[int, ...]) -> None:
     x = np.arange(np.prod(SHAPE)).reshape(SHAPE)
     for dims in CHOICES:
         given = indices_at(dims, shape, -1)
@@ -59,7 +59,7 @@ def test_writes_are_numpys(accumulate: bool) -> None:
         np.testing.assert_array_equal(got.numpy(), want)
 
 
-def test_which_dimensions_of_a_write_never_meet() -> None:
+def test_which_dimensions_of_a_write_are_disjoint() -> None:
     place = Operand("i", GraphBuilder().input(7, 2, dtype=torch.int64).meta["val"])
     for indices, kept in (
         ((None, place, place, None), [0, 3]),  # (3, 7, 2, 5)
@@ -102,7 +102,7 @@ def test_a_scatter_leaves_the_rest_of_its_base() -> None:
     assert torch.equal(got, x.scatter(0, place, src)) and not torch.equal(got, x)
 
 
-def test_what_a_scatter_says_of_its_places() -> None:
+def test_what_a_scatter_records_of_its_indices() -> None:
     g = GraphBuilder()
     x, place, src = g.input(3, 4, 2), g.input(3, 5, 2, dtype=torch.int64), g.input(3, 5, 2)
     added, kept = g.scatter_add(x, 1, place, src), g.scatter(x, 1, place, src)

@@ -55,7 +55,7 @@ def test_index_expressions_over_the_space() -> None:
 
 
 @pytest.mark.parametrize("stride", [(4, 1), (1, 3), (8, 2), (0, 1)])
-def test_loads_by_steps_and_by_places(stride: tuple[int, int]) -> None:
+def test_loads_by_strides_and_by_indices(stride: tuple[int, int]) -> None:
     x = torch.arange(24.0).as_strided((3, 4), stride, 1)
     cases = {
         "as it is": ((3, 4), lambda i: (i[0], i[1]), x),
@@ -89,7 +89,7 @@ def test_loads_of_what_has_no_dimensions_or_no_elements() -> None:
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("low", [None, 0, 1, 5])
 @pytest.mark.parametrize("high", [None, 4, 7])
-def test_what_lies_outside_of_a_condition_is_not_read(low: int | None, high: int | None, step: int) -> None:
+def test_elements_outside_of_a_condition_are_not_read(low: int | None, high: int | None, step: int) -> None:
     """The steps count from the lower bound; the places of the others may lie outside of the tensor."""
     first, last = low or 0, 8 if high is None else high
     inside = [n for n in range(first, min(last, 8), step)]
@@ -117,7 +117,7 @@ def test_all_conditions_have_to_hold_and_masks_nest() -> None:
     assert got.tolist() == [[-2] * 4, [-1, 0, 1, -1], [-1, 4, 5, -1], [-2] * 4]
 
 
-def test_indirect_places_wrap_only_where_they_may() -> None:
+def test_indirect_indices_wrap_only_where_they_may_be_negative() -> None:
     places = torch.tensor([2, -1, 0, -3], dtype=torch.int32)
 
     def read(wrap: bool) -> Any:
@@ -146,7 +146,7 @@ def test_operators_conversions_and_refusals() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sum", "amax", "amin", "prod", "any", "all", "argmax"])
-def test_a_fold_leaves_out_what_lies_behind_the_end(kind: str) -> None:
+def test_a_fold_ignores_elements_past_the_end(kind: str) -> None:
     """Seven elements as two rows of four: the eighth is none."""
     truth = kind in ("any", "all")
     x = (

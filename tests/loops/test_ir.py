@@ -54,7 +54,7 @@ def test_references_are_found_in_their_order_at_any_depth() -> None:
     assert references("a") == references(None) == references(()) == []
 
 
-def test_each_user_of_a_value_is_told_once_in_the_programs_order() -> None:
+def test_each_user_of_a_value_is_listed_once_in_program_order() -> None:
     meta = TensorMeta((), torch.float32, (), torch.device("cpu"))
     nodes = [
         Input("x", meta),

@@ -95,7 +95,7 @@ def test_slices_and_what_they_are_written_over() -> None:
             same(interpret(program, [x, part]), want)
 
 
-def test_a_write_to_a_part_says_that_no_two_elements_meet() -> None:
+def test_a_write_to_a_slice_has_distinct_indices() -> None:
     g = GraphBuilder()
     x, part = g.input(4, 6), g.input(2, 3)
     operands = (Operand(n.name, n.meta["val"]) for n in (x, part))
@@ -124,7 +124,7 @@ def test_padding_on_every_side() -> None:
         same(interpreted(lambda g, x: g.pad(x, low, high, -2.5), x), want)  # noqa: B023
 
 
-def test_parts_of_any_size_one_after_the_other() -> None:
+def test_slices_of_any_size_one_after_the_other() -> None:
     for dim, sizes in itertools.product((0, 1), ((2, 3), (1,), (0, 2, 0, 1), (0,), (0, 0), (4, 1, 4))):
         parts = [counted(n, 2) + 10 * i if dim == 0 else counted(2, n) + 10 * i for i, n in enumerate(sizes)]
         same(interpreted(lambda g, *x: g.cat(x, dim), *parts), torch.cat(parts, dim))  # noqa: B023
@@ -138,7 +138,7 @@ def lowered(count: int, *shape: int, stride: tuple[int, ...] | None = None, dim:
     return lower(g.build(g.cat((none, *[x] * count), dim))).nodes["cat"]
 
 
-def test_many_parts_are_put_together_by_a_library() -> None:
+def test_many_slices_are_concatenated_by_a_library() -> None:
     assert isinstance(lowered(MAX_LOOP_OPERANDS, 2, 3), Pointwise), "parts without elements count for nothing"
     many = lowered(MAX_LOOP_OPERANDS + 1, 2, 3)
     assert isinstance(many, Extern) and many.target is torch.ops.aten.cat.default and many.inputs == ("x0",)

@@ -107,7 +107,7 @@ def test_symbolic_counts_and_fills() -> None:
     assert (count.tolist(), filled.tolist(), more.item()) == ([3, 6, 9], [3.0] * 3, 3.5)
 
 
-def test_random_numbers_follow_the_row_major_place() -> None:
+def test_random_numbers_follow_the_row_major_index() -> None:
     seed = torch.tensor(1234)
     one, other, flat, none = interpreted(
         lambda g, s: (g.random(s, 0, (3, 4)), g.random(s, 1, (3, 4)), g.random(s, 0, (12,)), g.random(s, 0, (0, 2))),

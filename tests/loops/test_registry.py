@@ -46,7 +46,7 @@ def test_an_operand_that_is_read_twice_is_one_input() -> None:
     assert pointwise("p", meta(), [], lambda ops, index: None, "full").inputs == ()
 
 
-def test_a_view_is_one_load_at_another_place() -> None:
+def test_a_view_is_one_load_at_another_index() -> None:
     i, j = (variable(Var(name, 4)) for name in "ij")
     made = view("v", meta(4, 4), Operand("x", meta(4, 4)), lambda index: (index[1], index[0] + 2), "permute")
     ops = Loads()

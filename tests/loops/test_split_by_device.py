@@ -52,7 +52,7 @@ def test_the_last_graph_writes_over_inputs() -> None:
     step = Step()
     chain = step.chain(step.counted, step.new)
     assert chain.parts[-1].outputs[0].name == step.new.name
-    assert chain.updates_at_the_end({0: step.count.name, 1: step.p.name}) == {1: {0: step.p.name}}
+    assert chain.in_place_updates({0: step.count.name, 1: step.p.name}) == {1: {0: step.p.name}}
 
 
 def counts(step: Step) -> list[fx.Node]:
@@ -74,7 +74,7 @@ def test_counts_that_no_gpu_waits_for_come_last() -> None:
     gpu, last = [part for part in chain.parts if part.module is not None]
     assert not gpu.counts and [n.name for n in gpu.outputs] == [step.new.name]
     assert last.counts and {n.name for n in last.outputs} == {one.name, other.name}
-    assert chain.updates_at_the_end({0: step.count.name, 1: step.p.name}) == {0: {0: step.p.name}}
+    assert chain.in_place_updates({0: step.count.name, 1: step.p.name}) == {0: {0: step.p.name}}
 
 
 def test_counts_of_which_something_else_is_computed_come_first() -> None:
@@ -118,12 +118,12 @@ def test_results_of_one_operator_on_two_devices_are_taken_apart_beside_it() -> N
 
 def test_an_input_that_is_a_result_too_is_left_alone() -> None:
     step = Step()
-    assert step.chain(step.counted, step.new, step.p).updates_at_the_end({1: step.p.name}) == {}
+    assert step.chain(step.counted, step.new, step.p).in_place_updates({1: step.p.name}) == {}
 
 
 def test_a_value_that_is_two_results_is_not_written_over_an_input() -> None:
     step = Step()
-    assert step.chain(step.new, step.new).updates_at_the_end({0: step.p.name}) == {}
+    assert step.chain(step.new, step.new).in_place_updates({0: step.p.name}) == {}
 
 
 def test_an_input_that_the_host_still_moves_is_left_alone() -> None:
@@ -131,4 +131,4 @@ def test_an_input_that_the_host_still_moves_is_left_alone() -> None:
     back = step.g.to_device(step.new, torch.device("cpu"))
     old = step.g.to_device(step.p, torch.device("cpu"))
     chain = chain_of(step.g, step.new, step.g.add(back, old))
-    assert chain.updates_at_the_end({0: step.p.name}) == {}
+    assert chain.in_place_updates({0: step.p.name}) == {}

@@ -62,7 +62,7 @@ def test_what_eager_loses_the_compiled_may_lose_too() -> None:
     assert difference(torch.tensor([1.2]), eager, exact, "result") is not None
 
 
-def test_a_copy_lies_in_memory_as_the_original() -> None:
+def test_a_copy_has_the_memory_layout_of_the_original() -> None:
     whole = torch.arange(10.0)
     part = whole[2:8:2].expand(2, 3)
     made = copy(part)

@@ -66,12 +66,12 @@ def page(browser: Any, file: str, request: pytest.FixtureRequest) -> Iterator[An
     width, height, scheme = request.param
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     opened = context.new_page()
-    opened.complaints = []
-    opened.on("console", lambda message: opened.complaints.append(message.text))
-    opened.on("request", lambda asked: opened.complaints.append(asked.url) if asked.url != file else None)
+    opened.user_errors = []
+    opened.on("console", lambda message: opened.user_errors.append(message.text))
+    opened.on("request", lambda asked: opened.user_errors.append(asked.url) if asked.url != file else None)
     opened.goto(file)
     yield opened
-    assert opened.complaints == []
+    assert opened.user_errors == []
     context.close()
 
 

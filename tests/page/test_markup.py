@@ -110,6 +110,6 @@ def test_elements() -> None:
     assert [seconds_text(n) for n in (2, 0.0123, 4.5e-6, 7e-9)] == ["2 s", "12.3 ms", "4.5 us", "7 ns"]
 
 
-def test_a_run_without_frames_says_so() -> None:
+def test_a_run_without_frames_is_reported() -> None:
     assert "Nothing was compiled" in render(RunFacts("x.py", [], []))
     assert "Nothing was compiled" not in render(run_of("x"))

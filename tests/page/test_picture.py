@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from smelt.page.picture import MOST_BOXES, Box, draw_program, draw_shares, draw_steps, draw_times
+from smelt.page.picture import MAX_BOXES, Box, draw_program, draw_shares, draw_steps, draw_times
 
 
 def box(*sources: int) -> Box:
@@ -43,10 +43,10 @@ def test_boxes(boxes: list[Box]) -> None:
     assert all(0 <= x and x + w <= width and 0 <= y and y + h <= height for x, y, w, h in placed)
 
 
-def test_a_large_program_is_drawn_in_part_and_quickly() -> None:
+def test_a_large_program_is_drawn_partly_and_quickly() -> None:
     begin = time.perf_counter()
     svg = draw_program([box(*([n - 1] if n else [])) for n in range(5000)])
-    assert len(rectangles(svg)) == MOST_BOXES
+    assert len(rectangles(svg)) == MAX_BOXES
     assert time.perf_counter() - begin < 5
 
 

@@ -47,7 +47,7 @@ def test_several_results_are_getitem_nodes_made_once():
     assert torch.equal(values, X.sort(1).values) and torch.equal(places, X.sort(1).indices)
 
 
-def test_results_nobody_wants_are_none():
+def test_unused_results_are_none():
     p, x = start()
     g, w = p.reshape(x, (1, 1, 3, 4)), p.full((1, 1, 1, 1), 1, torch.float32, torch.device("cpu"))
     options = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1, (True, False, False))

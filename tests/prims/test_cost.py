@@ -12,7 +12,7 @@ from smelt.prims.table import PRIMS, Kind
 
 @pytest.mark.parametrize("shape", [(), (0,), (7,), (3, 5, 64)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_every_pointwise_primitive_costs_what_its_record_says(shape, dtype):
+def test_the_cost_of_every_pointwise_primitive_is_as_recorded(shape, dtype):
     meta = meta_of(torch.empty(shape, dtype=dtype))
     count = meta.numel
     for prim in PRIMS.values():

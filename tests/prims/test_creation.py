@@ -42,7 +42,7 @@ def test_iota_of_floats_is_rounded_once(dtype: torch.dtype) -> None:
     assert torch.equal(checked("iota", 300, 0.7, 0.1, dtype, CPU), exact.to(dtype))
 
 
-def test_random_numbers_depend_on_seed_stream_and_place() -> None:
+def test_random_numbers_depend_on_seed_stream_and_index() -> None:
     seed = torch.tensor(3)
     got = checked("random", seed, 1, (7, 9))
     assert torch.equal(got, checked("random", seed, 1, (7, 9)))

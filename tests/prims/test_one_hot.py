@@ -87,7 +87,7 @@ def test_other_sums_stay(name: str) -> None:
         (torch.tensor([2, 3, -1, 127, -128], dtype=torch.int8), torch.arange(100, dtype=torch.int8)),
     ],
 )
-def test_only_whole_numbers_that_are_told_apart_count(index: torch.Tensor, classes: torch.Tensor) -> None:
+def test_only_distinguished_integers_count(index: torch.Tensor, classes: torch.Tensor) -> None:
     def chosen(index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         classes_here = torch.arange(len(classes), dtype=classes.dtype)
         return torch.where(classes_here == index[:, None], value[:, None], 0.0).sum(1)

@@ -199,7 +199,7 @@ def test_facts_about_the_type_of_the_result(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BINARY)
-def test_commutative_is_who_may_change_places(name: str) -> None:
+def test_commutative_means_that_operands_may_be_swapped(name: str) -> None:
     prim = BINARY[name]
     values = WHOLE if prim.facts.takes is Takes.WHOLE else SPECIAL[3:]
     x, y = (v.flatten() for v in torch.meshgrid(values, values, indexing="ij"))
@@ -249,7 +249,7 @@ def test_which_primitives_have_another_for_bools() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, prim in POINTWISE.items() if prim.facts.for_bool])
-def test_what_stands_for_a_primitive_of_bools(name: str) -> None:
+def test_replacements_of_primitives_for_bools(name: str) -> None:
     prim, other = POINTWISE[name], PRIMS[str(POINTWISE[name].facts.for_bool)]
     x, y = B[:2].repeat(2), B[:2].repeat_interleave(2)
     args = (x, y)[: len(prim.parameters)]
@@ -273,7 +273,7 @@ def test_exact_results_need_no_rounding(name: str) -> None:
     assert torch.equal(prim(*wide).bfloat16().double().nan_to_num(9), prim(*wide).nan_to_num(9))
 
 
-def test_eager_refuses_whole_numbers_over_zero_where_the_facts_say_so() -> None:
+def test_eager_refuses_integers_over_zero_as_recorded() -> None:
     zero = torch.zeros_like(WHOLE)
     for name, prim in BINARY.items():
         if name in ("atan2", "hypot", "copysign", "nextafter", "pow", "div"):

@@ -128,7 +128,7 @@ def test_memory_order_of_images(shape: tuple[int, ...]) -> None:
     )
 
 
-def test_one_channel_lies_in_both_orders_and_counts_as_plain() -> None:
+def test_one_channel_is_in_both_layouts_and_counts_as_plain() -> None:
     assert not products.is_channels_last(meta_of(f(2, 1, 3, 4)))
     assert not products.is_channels_last(meta_of(f(2, 3, 4).permute(0, 2, 1)))
 

@@ -75,7 +75,7 @@ def test_a_sum_begins_at_zero() -> None:
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @pytest.mark.parametrize("dim", [0, 1])
-def test_places(name: str, dim: int) -> None:
+def test_indices(name: str, dim: int) -> None:
     x = torch.tensor([[1.0, 5.0, 5.0], [5.0, 1.0, 1.0], [1.0, 5.0, 1.0]])
     np.testing.assert_array_equal(checked(name, x, dim), getattr(np, name)(x.numpy(), axis=dim))
     x[1, 1] = math.nan

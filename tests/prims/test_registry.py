@@ -130,7 +130,7 @@ def test_the_first_result() -> None:
     assert lowering(one).out is one and lowering((one, two)).out is one and lowering([two, one]).out is two
 
 
-def test_streams_depend_on_the_place_of_the_node_alone() -> None:
+def test_streams_depend_on_the_position_of_the_node_alone() -> None:
     p, found = lowering(None), []
     assert not p.eager_rng and Lowering(fx.Graph(), eager_rng=True).eager_rng
     for place in (0, 3, 0, 3, 3):

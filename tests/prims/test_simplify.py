@@ -118,12 +118,12 @@ def eager(make: Callable[..., Any], *inputs: torch.Tensor) -> torch.Tensor:
     return make(Eager(), *inputs)
 
 
-def test_signs_of_zero_are_told_apart():
+def test_signs_of_zero_are_distinguished():
     names, value = built(lambda p, x: p.sub(p.copysign(x, 0.0), p.copysign(x, -0.0)), torch.ones(2))
     assert names.count("copysign") == 2 and value.tolist() == [2.0, 2.0]
 
 
-def test_zero_and_one_are_told_apart():
+def test_zero_and_one_are_distinguished():
     names, _ = built(lambda p, x: p.add(p.pow(x, 1.5), p.pow(x, 2.5)), torch.ones(2))
     assert names.count("pow") == 2
     names, value = built(lambda p, x: p.add(p.maximum(x, 0.0), p.maximum(x, 1.0)), torch.zeros(2))

@@ -198,7 +198,7 @@ def test_random_programs(program: Program, layout: str, shape: list[int], dynami
 @pytest.mark.parametrize("shape", [(7, 7), (6, 7), (7, 6), (8, 8), (3, 1)])
 @pytest.mark.parametrize("sections", [2, 3])
 @pytest.mark.parametrize("dim", [0, 1])
-def test_a_copy_of_a_part_whose_size_is_known_in_another_form(
+def test_a_copy_of_a_slice_whose_size_has_another_form(
     dim: int, sections: int, shape: tuple[int, int], gaps: bool
 ) -> None:
     """The last of two parts of `s` elements has `s // 2`, and begins at `s - s // 2` where `s` is odd."""

@@ -60,14 +60,14 @@ def test_a_change_is_found(tmp_path: Path) -> None:
     assert next((tmp_path / "new" / found.name).glob("*/3_prims.py")).exists()  # the graphs beside them
 
 
-def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
+def test_a_program_that_fails_is_reported(tmp_path: Path) -> None:
     broken = "from smelt import pipeline\n\ndef render_cpp(*args):\n    raise ValueError('planted')\n"
     side = plant(tmp_path, broken + "\npipeline.render_cpp = render_cpp\n")
     (found,) = replay(Side(ROOT), side, tmp_path, NAMES[:1])
     assert "failed.txt" in found.files and "planted" in found.note
 
 
-def test_a_process_that_ends_is_told(tmp_path: Path) -> None:
+def test_a_process_that_ends_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ReplayFailed, match="planted"):
         replay(Side(ROOT), plant(tmp_path, "raise ValueError('planted')\n"), tmp_path, NAMES[:1])
     side = plant(tmp_path, "import os\nfrom smelt import pipeline\n\npipeline.render_cpp = lambda *args: os._exit(3)\n")
@@ -86,7 +86,7 @@ def test_a_trace_without_kernels_is_no_trace() -> None:
     )  # fmt: skip
 
 
-def test_places_make_no_difference() -> None:
+def test_dedicated_buffers_do_not_change_results() -> None:
     tree = Path("/some/tree")
     for text, want in {
         "x == 1  # /some/tree/tests/replay/programs.py:7": "x == 1  # tests/replay/programs.py:7",

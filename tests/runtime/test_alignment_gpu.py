@@ -89,7 +89,7 @@ def test_a_variant_is_built_once() -> None:
     assert stats()["unaligned_kernels"] == before + 1
 
 
-def test_parts_of_a_flat_buffer() -> None:
+def test_slices_of_a_flat_buffer() -> None:
     data = moved(4 * 1021 + 3, by=1)
     parts = [torch.nn.Parameter(data[k * 1021 : (k + 1) * 1021]) for k in range(4)]
     optimizer = torch.optim.AdamW(parts, lr=1e-2, foreach=True)

@@ -272,7 +272,7 @@ def test_a_wrapper_is_known_by_the_compiler_that_it_runs(tmp_path: Path, monkeyp
 
 
 @pytest.mark.usefixtures("other_compiler")
-def test_a_compiler_killed_for_memory_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_killed_for_memory_is_named_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_compiler(monkeypatch, tmp_path, "kill -KILL $$")
     with pytest.raises(BuildError, match="was killed, as the system does when memory runs out"):
         build(["int x;"])

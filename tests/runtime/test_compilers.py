@@ -79,7 +79,7 @@ def test_what_a_compiler_leaves_in_its_group_is_ended(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("stream", [1, 2])
-def test_of_what_a_compiler_says_only_the_beginning_is_kept(
+def test_only_the_beginning_of_compiler_output_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: int
 ) -> None:
     use(monkeypatch, tmp_path, f"echo first >&2; head -c 200000000 /dev/zero >&{stream}; exit 1")
@@ -92,7 +92,7 @@ def test_of_what_a_compiler_says_only_the_beginning_is_kept(
     ("end", "told"),
     [("kill -SEGV $$", "ended by SIGSEGV"), ("kill -ABRT $$", "ended by SIGABRT"), ("exit 3", "exit status 3")],
 )
-def test_how_a_compiler_ends_that_says_nothing_is_told(
+def test_the_exit_status_of_a_silent_compiler_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, told: str
 ) -> None:
     use(monkeypatch, tmp_path, end)
@@ -116,14 +116,14 @@ def test_a_thread_that_takes_no_signals_hears_of_the_end() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def test_why_a_compiler_does_not_tell_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_for_an_unknown_compiler_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = 'i=0; while [ $i -lt 99 ]; do echo "Configured with: --prefix=/usr" >&2; i=$((i + 1)); done'
     use(monkeypatch, tmp_path, "exit 1", version=f'{said}; echo "cannot execute as" >&2; exit 1')
     with pytest.raises(BuildError, match="cannot execute as"):
         build([SOURCE])
 
 
-def test_one_that_ended_before_anybody_looked_has_not_run_out_of_time() -> None:
+def test_a_process_that_ended_before_the_check_did_not_time_out() -> None:
     process = CompilerProcess(["/bin/sh", "-c", "exit 3"], 0.01)
     time.sleep(1.0)
     assert process.wait() == 3 or process.timed_out  # the machine may be busy
@@ -141,7 +141,7 @@ def test_a_version_that_never_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not is_alive(mark)
 
 
-def test_temporary_files_of_a_compiler_lie_in_the_folder_that_goes(
+def test_temporary_files_of_a_compiler_are_in_its_removed_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, tmp_path, f'echo "$TMPDIR" > {tmp_path}/told; exec $real "$@"')
@@ -321,7 +321,7 @@ def test_ccache_is_known_by_the_compiler_that_it_runs(
         assert find_compiler().version.startswith(f"g++ {number}.0")
 
 
-def test_a_compiler_that_runs_out_of_its_memory_is_told_as_such(
+def test_a_compiler_over_its_memory_limit_is_named_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, tmp_path, 'ulimit -v 60000; exec $real "$@"')

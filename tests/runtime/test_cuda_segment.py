@@ -93,7 +93,7 @@ def test_prepare_is_asked_until_it_has_a_plan(fake: FakeCuda) -> None:
     assert len(tables) == 3 and fake["launches"] == 2
 
 
-def test_an_error_of_prepare_comes_up_and_is_tried_again(fake: FakeCuda) -> None:
+def test_an_error_of_prepare_is_raised_and_retried(fake: FakeCuda) -> None:
     attempts = []
 
     def prepare(_: Table) -> object:
@@ -252,7 +252,7 @@ def test_kernels_from_source_to_launch(fake: FakeCuda) -> None:
     assert second.shared > 0 and fake.entry in ("fused_add", "row_sums")
 
 
-def test_a_refused_kernel_comes_up_at_the_first_call(fake: FakeCuda) -> None:
+def test_a_refused_kernel_raises_at_the_first_call(fake: FakeCuda) -> None:
     pytest.importorskip("triton")
     bad = add_kernel(text=add_kernel().source.replace("tl.load(a + i", "tl.load(missing + i"))
     run = Kernels([bad], "cuda:0", fake.path, lambda _: 0).segment([(0, ((1, None),), ((0, 0),) * 3 + (1,))])

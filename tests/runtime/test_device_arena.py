@@ -54,7 +54,7 @@ def program(size: int = 4096, **more: Any) -> Workspaces:
     return Workspaces(3, size, {}, {}, [(64, torch.float32, (2, 3), (3, 1))] if size else [], device=DEVICE, **more)
 
 
-def test_views_slots_and_places(device: Device) -> None:
+def test_views_slots_and_offsets(device: Device) -> None:
     kept = torch.arange(3.0)
     pool = Workspaces(
         5, 4096, {3: 1234}, {4: kept}, [(64, torch.float32, (2, 3), (3, 1)), (0, torch.int64, (0,), (1,))],
@@ -162,9 +162,9 @@ def test_recordings_share_an_arena(device: Device) -> None:
         assert none is None
 
 
-def test_buffers_for_inputs_lie_at_the_end_of_the_arena_of_recordings(device: Device) -> None:
+def test_buffers_for_inputs_are_at_the_end_of_the_arena_of_recordings(device: Device) -> None:
     arenas, pool, tensor = device.arenas, program(4096), torch.zeros(6, 100).t()[10:]
-    assert arenas.at_the_end(tensor, 0) is None  # nothing is recorded
+    assert arenas.at_end_of_arena(tensor, 0) is None  # nothing is recorded
     arenas.most = 0
     pool.give(pool.take())
     assert arenas.most == 4096
@@ -175,14 +175,17 @@ def test_buffers_for_inputs_lie_at_the_end_of_the_arena_of_recordings(device: De
     with arenas.lend(device.give_back) as shared:
         assert shared is not None
         base = shared.block.data_ptr()
-        first, second = arenas.at_the_end(tensor, 4096), arenas.at_the_end(torch.zeros(3, dtype=torch.int64), 4096)
+        first, second = (
+            arenas.at_end_of_arena(tensor, 4096),
+            arenas.at_end_of_arena(torch.zeros(3, dtype=torch.int64), 4096),
+        )
         assert first is not None and second is not None
         assert first.stride() == tensor.stride() and first.dtype is torch.float32 and first.shape == tensor.shape
         assert second.data_ptr() == base + (1 << 14) - 2560 - 512 and (first.data_ptr() - base) % 512 == 0
-        assert arenas.at_the_end(torch.zeros(2400), 4096) is None  # they would lie over the program's arena
-        assert arenas.at_the_end(torch.zeros(0, 5), 4096) is None
+        assert arenas.at_end_of_arena(torch.zeros(2400), 4096) is None  # they would lie over the program's arena
+        assert arenas.at_end_of_arena(torch.zeros(0, 5), 4096) is None
         with ThreadPoolExecutor(1) as threads:
-            assert threads.submit(arenas.at_the_end, torch.zeros(3), 0).result() is None
+            assert threads.submit(arenas.at_end_of_arena, torch.zeros(3), 0).result() is None
         device.recording = True
         inside = pool.take()
         assert inside.table.get(0) == base
@@ -264,7 +267,7 @@ def test_without_an_arena(device: Device) -> None:
     assert pool.take() is first
 
 
-def test_each_program_has_its_own_places_to_tell_of_faults(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_program_has_its_own_fault_slots(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     made = DeviceChecks(lambda words: torch.zeros(words, dtype=torch.int64))
     monkeypatch.setattr(workspaces, "device_checks", lambda: made)
     launches = [("k", (Check(OUT_OF_RANGE, "gather"),)), ("l", (Check(OUT_OF_RANGE, "index"),))]

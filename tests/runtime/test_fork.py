@@ -62,7 +62,7 @@ def test_children_of_a_busy_process_run_compiled_code() -> None:
 
 
 @pytest.mark.parametrize("make", [locks.new_lock, locks.new_flag])
-def test_a_lock_that_another_thread_held_is_free_in_the_child(make: Callable[[], Any]) -> None:
+def test_a_lock_of_another_thread_is_free_in_the_child(make: Callable[[], Any]) -> None:
     lock = make()
     holder = threading.Thread(target=lock.acquire)
     holder.start()

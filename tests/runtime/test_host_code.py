@@ -11,7 +11,7 @@ import pytest
 
 from smelt.base.store import store
 from smelt.runtime import host_code as module
-from smelt.runtime.host_code import FILE, LEAST_KEPT, PIECE, from_bytes, host_code, pieces, to_bytes
+from smelt.runtime.host_code import FILE, MIN_STORED_CHARS, PIECE, from_bytes, host_code, pieces, to_bytes
 
 HEAD = '"""A program."""\n\n'
 BINDING = "k{0} = extern('convolution', {{'stride': (1, 1), 'groups': 1}}, [((2, 16, 8, 8), (1024, 64, 8, 1))])\n"
@@ -104,7 +104,7 @@ def test_code_of_another_text_or_interpreter_and_damaged_code_are_not_used(chang
 
 
 def test_a_long_text_is_compiled_once_for_all_processes(compilations: list[str]) -> None:
-    assert len(SOURCE) >= LEAST_KEPT
+    assert len(SOURCE) >= MIN_STORED_CHARS
     for _ in range(2):
         assert len(run(host_code(SOURCE))["places"]) == 500
     assert compilations == [SOURCE]

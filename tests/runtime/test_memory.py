@@ -199,7 +199,7 @@ def test_results_can_be_resized(size: int) -> None:
     assert memory.report()["live"] == before
 
 
-def test_padding_that_looks_like_a_flag_by_chance_is_told_apart() -> None:
+def test_padding_that_looks_like_a_flag_is_distinguished() -> None:
     theirs = [[size, 1 << 40, 0x01_00000000, 0x100] for size in (12, 200, 16000)]  # word 2: what lay in the padding
     ours = [[size, 0, 0x65_00000000, 0] for size in (12, 200, 16000)]
     assert memory._search_marks([theirs, ours], None) is None

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import smelt
 from smelt.abi import steps
-from smelt.base.report import asking
+from smelt.base.report import collecting_facts
 from smelt.runtime import observed
 
 HERE = "test_observed.py"
@@ -62,18 +62,18 @@ def test_kernels_have_the_users_lines(options: dict[str, Any], sizes: tuple[int,
     for one, two, three in zip(before, during, after, strict=True):
         assert all(map(torch.equal, one, two)) and all(map(torch.equal, two, three))
     with pytest.MonkeyPatch.context() as patched:  # those calls have put everything back
-        patched.setattr(observed.Observed, "looked_at", lambda *_: pytest.fail("observed"))
+        patched.setattr(observed.Observed, "is_observed", lambda *_: pytest.fail("observed"))
         for n in sizes:
             step(compiled, n)
     again, _ = shown(lambda: [step(compiled, n) for n in sizes])
     assert again == rows
 
 
-def test_without_a_profiler_nothing_is_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_profiler_no_ranges_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = smelt.compile(layer)
     step(compiled, 4)
     monkeypatch.setattr(observed.Observed, "run", lambda *_: pytest.fail("observed"))
-    monkeypatch.setattr(observed.Observed, "looked_at", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(observed.Observed, "is_observed", lambda *_: pytest.fail("asked"))
     step(compiled, 4)
 
 
@@ -151,7 +151,7 @@ def test_nvtx_without_cuda_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("SMELT_NVTX", "1")
     compiled = smelt.compile(layer)
     step(compiled, 4)
-    monkeypatch.setattr(observed.Observed, "looked_at", lambda *_: pytest.fail("observed"))
+    monkeypatch.setattr(observed.Observed, "is_observed", lambda *_: pytest.fail("observed"))
     step(compiled, 4)
 
 
@@ -166,7 +166,7 @@ def test_steps_are_timed_for_who_asks() -> None:
     step(compiled, 4)
     assert not made()
     smelt.reset()
-    with asking():
+    with collecting_facts():
         step(compiled, 4)
     step(compiled, 4)
     timed = made()
@@ -196,7 +196,7 @@ class Kernels:
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_on_a_gpu_kernels_are_first_launched_together(monkeypatch: pytest.MonkeyPatch, refused: bool) -> None:
+def test_on_a_gpu_kernels_are_first_launched_in_one_call(monkeypatch: pytest.MonkeyPatch, refused: bool) -> None:
     """What is refused, and runs in another way, is found out by launching them together."""
     kernels = Kernels()
     made = steps.Steps(segments={"segment0": [steps.Step((steps.Origin(None, name),)) for name in "ab"]})
@@ -236,5 +236,5 @@ def test_threads_that_look_and_others_that_do_not() -> None:
     assert not wrong
     step(compiled, 4)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(observed.Observed, "looked_at", lambda *_: pytest.fail("observed"))
+        patched.setattr(observed.Observed, "is_observed", lambda *_: pytest.fail("observed"))
         step(compiled, 4)

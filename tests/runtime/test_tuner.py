@@ -21,7 +21,7 @@ def test_the_first_of_equals_wins() -> None:
     tuner: Tuner[str] = Tuner("tune", tie=1.1, close=1.5)
     assert tuner.fastest({"a": 1.05, "b": 1.0}) == "a"
     assert tuner.fastest({"a": 1.2, "b": 1.0}) == "b"
-    assert tuner.is_behind(1.6, 1.0) and not tuner.is_behind(1.5, 1.0)
+    assert tuner.is_slower(1.6, 1.0) and not tuner.is_slower(1.5, 1.0)
 
 
 def test_winners_are_remembered_by_this_process_or_by_all() -> None:

@@ -202,7 +202,7 @@ def test_a_program_of_every_size() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_inputs_that_are_written_lie_between_guards(dtype: torch.dtype) -> None:
+def test_written_inputs_are_between_guard_bytes(dtype: torch.dtype) -> None:
     w = Watch(STEPS).begin()
     whole = torch.ones(41, dtype=dtype)
     given = whole[1:].view(5, 8)[:, ::2]

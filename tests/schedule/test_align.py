@@ -36,7 +36,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("one", "other"), CASES)
-def test_pairs_lead_to_the_same_places(one: tuple[int, ...], other: tuple[int, ...]) -> None:
+def test_pairs_lead_to_the_same_indices(one: tuple[int, ...], other: tuple[int, ...]) -> None:
     left, right = digits(*one, name="a"), digits(*other, name="b")
     found = align(left, right, Names())
     assert isinstance(found, Alignment)

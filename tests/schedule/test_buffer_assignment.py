@@ -83,7 +83,7 @@ def test_memory_is_taken_over_only_where_the_whole_need_is_less():
     assert not plan.over_others and plan.dedicated == {"mm", "exp"} and plan.memory.size == 0
 
 
-def test_an_intermediate_lies_apart_where_the_arena_would_outlast_it():
+def test_an_intermediate_is_dedicated_where_the_arena_would_outlive_it():
     """The large result comes when the large intermediate is gone, whose place in an arena would stay taken."""
     g = GraphBuilder()
     early = g.mm(g.exp(g.input(4096, 512)), g.input(512, 8))
@@ -132,7 +132,7 @@ def test_a_run_of_kernels_ends_where_memory_would_pile_up():
     assert not schedule(lower(g.build(*made)), Options(), caller_owned=range(6)).breaks
 
 
-def test_a_result_lies_where_a_convolutions_did():
+def test_a_result_reuses_the_buffer_of_a_convolution():
     g = GraphBuilder()
     x, w = g.input(2, 8, 16, 16), g.input(16, 8, 3, 3)
     y = g.convolution(x, w, None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
@@ -140,7 +140,7 @@ def test_a_result_lies_where_a_convolutions_did():
     assert plan.over_others == {"exp": "convolution"}
 
 
-def test_on_a_gpu_the_largest_intermediate_lies_outside_of_an_arena_that_is_shared_and_stays():
+def test_on_a_gpu_the_largest_intermediate_is_dedicated_beside_a_shared_arena():
     """What is scattered into, of which little is left, beside results that come later."""
 
     def planned(rows: int) -> Schedule:
@@ -166,7 +166,7 @@ def assignment(
     return _Planner(program, real, fused, stored, {}, {}, caller_owned, CPU, 0).buffers
 
 
-def test_what_may_lie_in_the_arena() -> None:
+def test_which_buffers_may_be_in_the_arena() -> None:
     g = GraphBuilder()
     x, w = g.input(64, 64), g.input(64, 64)
     product = g.mm(g.exp(x), w)
@@ -228,7 +228,7 @@ def places_order(places: BufferAssignment) -> Iterable[Unit]:
             yield Unit(number, node.inputs, (node.name,), number)
 
 
-def test_on_a_gpu_nothing_lies_outside_of_an_arena_that_is_as_large_without_it() -> None:
+def test_on_a_gpu_no_buffer_is_dedicated_if_the_arena_stays_as_large() -> None:
     """Three intermediates of one size at a time: the largest is less than half."""
     g = GraphBuilder()
     index, x = g.input(64, dtype=torch.int64), g.input(64)

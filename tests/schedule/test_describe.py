@@ -12,7 +12,7 @@ from smelt.schedule.plan import schedule
 from tests.loops.graphs import GraphBuilder
 
 
-def test_each_kernel_and_each_decision_is_told() -> None:
+def test_each_kernel_and_each_decision_is_logged() -> None:
     g = GraphBuilder()
     x, y = g.input(30, 40), g.input(40, 50)
     both = g.exp(g.add(g.mm(g.sin(x), y), g.mm(g.cos(x), y)))

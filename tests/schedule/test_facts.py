@@ -74,7 +74,7 @@ def test_products_and_convolutions_take_two_operations_for_each_term() -> None:
     assert (mm.reads, mm.bytes_read, mm.bytes_written) == (("x0", "x1"), 4 * (15 + 35), 4 * 21)
 
 
-def test_a_call_reads_the_buffer_behind_a_view_and_writes_all_its_results() -> None:
+def test_a_call_reads_the_base_of_a_view_and_writes_all_its_results() -> None:
     g = GraphBuilder()
     x, w = g.input(8, 16), g.input(32, 16)
     values, places = g.topk(x, 3, 1, True, True)
@@ -84,7 +84,7 @@ def test_a_call_reads_the_buffer_behind_a_view_and_writes_all_its_results() -> N
     assert (topk.flops, topk.bytes_read, topk.bytes_written) == (0, 8 * 16 * 4, 8 * 3 * (4 + 8))
 
 
-def test_a_product_that_a_kernel_may_compute_is_told_as_one() -> None:
+def test_a_product_that_a_kernel_may_compute_is_described_as_one() -> None:
     g = GraphBuilder()
     a, b, bias = g.input(256, 64), g.input(64, 128), g.input(128)
     made = g.add(g.mm(a, b), g.broadcast_in_dim(bias, (256, 128), (1,)))
@@ -97,7 +97,7 @@ def test_a_product_that_a_kernel_may_compute_is_told_as_one() -> None:
     assert set(unit.reads) == {"x0", "x1", "x2"} and unit.bytes_read == 4 * (256 * 64 + 64 * 128 + 128)
 
 
-def test_memory_is_what_somebody_still_needs() -> None:
+def test_live_memory_counts_only_values_still_needed() -> None:
     """Three products one after the other, of which the last is kept; then what is computed from an early one."""
     g = GraphBuilder()
     x, w = g.input(16, 16), g.input(16, 16)

@@ -65,7 +65,7 @@ def test_a_reduction_and_its_users_share_rows():
     assert plan.stored & set(group.members) == {"div"}
 
 
-def test_column_reductions_join_the_row_kernel_through_parts():
+def test_column_reductions_join_the_row_kernel_through_partial_sums():
     g = GraphBuilder()
     x, grad, w, mean, rstd = g.input(512, 96), g.input(512, 96), g.input(96), g.input(512), g.input(512)
     plan = plan_of(g, *graphs.layer_norm_backward(g, grad, x, mean, rstd, w))
@@ -73,7 +73,7 @@ def test_column_reductions_join_the_row_kernel_through_parts():
     assert len(groups) == 1 and groups[0].has(NestLevel.COLUMN)
 
 
-def test_refusals_speak():
+def test_refusals_have_a_reason():
     g = GraphBuilder()
     x = g.input(64, 64)
     y = g.exp(x)

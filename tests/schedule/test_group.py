@@ -96,7 +96,7 @@ def test_what_is_folded_along_memory_is_a_row(
     assert found.size() == 8 * 6 * 16 and len(member.source) == 3
 
 
-def test_a_place_is_found_along_the_loop_whatever_memory_says() -> None:
+def test_an_index_is_found_in_loop_order_for_any_memory_layout() -> None:
     g = GraphBuilder()
     found = group(g, g.argmax(g.input(8, 16), 0))
     assert found.members["argmax"].nest_level is NestLevel.ROW and sizes(found, Role.INNER) == [8]
@@ -136,7 +136,7 @@ def test_a_size_of_nothing_has_its_loop() -> None:
     assert found.size() == 0 and sorted(hint(v.size) for v in found.order) == [0, 3, 4]
 
 
-def test_a_short_last_part_has_its_limit() -> None:
+def test_a_short_last_chunk_has_its_limit() -> None:
     g = GraphBuilder()
     program = lower(g.build(g.sum(g.input(4, 8), (1,))))
     node = program.nodes[program.outputs[0].name]

@@ -74,7 +74,7 @@ def test_writes_and_reads_of_rows_one_after_the_other(function: Callable[..., An
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.bfloat16])
 @pytest.mark.parametrize("dim", [0, 1, -1])
-def test_many_parts_are_put_together_by_a_library(dtype: torch.dtype, dim: int, lines: list[int]) -> None:
+def test_many_slices_are_concatenated_by_a_library(dtype: torch.dtype, dim: int, lines: list[int]) -> None:
     """A loop over the result would look for each element's part among all: 1,000 took 27 times as long as in eager."""
     parts = [torch.randint(0, 2, (2, 3 if dim else 1 + i % 3, 2)).to(dtype).movedim(0, dim) for i in range(100)]
     function = lambda *x: torch.cat(x, dim) if dim else torch.cat([y.flatten() for y in x])  # noqa: E731
@@ -82,7 +82,7 @@ def test_many_parts_are_put_together_by_a_library(dtype: torch.dtype, dim: int, 
     assert not lines
 
 
-def test_many_parts_that_are_computed_and_their_gradients() -> None:
+def test_many_computed_operands_and_their_gradients() -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         found = torch.cat([(x * i)[: i % 4] for i in range(100)])
         stacked = torch.stack([x.roll(i) for i in range(100)])
@@ -134,7 +134,7 @@ STARTS = [("computed", torch.float64), ("argument", torch.int32), ("columns", to
     ("name", "start", "dtype"),
     [(name, *STARTS[(number + turn) % 4]) for number, name in enumerate(WRITES) for turn in (0, 1)],
 )
-def test_many_writes_to_parts(name: str, start: str, dtype: torch.dtype) -> None:
+def test_many_writes_to_slices(name: str, start: str, dtype: torch.dtype) -> None:
     if name in ("added", "nothing", "reads between") and dtype is torch.bool:
         pytest.skip("bools are not added")
 
@@ -166,7 +166,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize("dims", [2, 3])
-def test_writes_to_parts_of_parts(dims: int, lines: list[int]) -> None:
+def test_writes_to_slices_of_slices(dims: int, lines: list[int]) -> None:
     """Each write was computed for all sets of conditions of the later ones: nine took 2,456 lines, twelve a minute."""
 
     def function(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

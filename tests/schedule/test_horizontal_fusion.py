@@ -66,7 +66,7 @@ def test_order_and_memory_of_random_units(seed: int) -> None:
     assert len(steps) < 55
 
 
-def test_what_nobody_waits_for_runs_with_its_like_at_the_end() -> None:
+def test_kernels_without_readers_are_bundled_at_the_end() -> None:
     units = [Unit(0, ("x",), ("a",), 0), Unit(1, ("x",), ("b",), 1), Unit(2, ("b",), ("c",), 2)]
     units += [Unit(3, ("x",), ("d",), 3), Unit(4, ("c",), ("e",), 4)]
     mobile = {0: Mobile(8, "cast"), 2: Mobile(8, "scale"), 3: Mobile(8, "cast")}
@@ -74,7 +74,7 @@ def test_what_nobody_waits_for_runs_with_its_like_at_the_end() -> None:
     assert [[unit.number for unit in step] for step in steps] == [[1], [2], [4], [0, 3]]
 
 
-def test_large_kernels_keep_their_place() -> None:
+def test_large_kernels_keep_their_position() -> None:
     units = [Unit(n, ("x",), (f"v{n}",), n) for n in range(4)]
     mobile = {n: Mobile(GPU.bundling.moved_bytes + 1, "cast") for n in (0, 1, 3)}
     steps = gather(units, mobile, {}, [Profile(units, lambda _: 8, set(), {})])

@@ -23,7 +23,7 @@ def random_units(draw: random.Random) -> tuple[list[Unit], dict[str, int]]:
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("over", [False, True])
-def test_what_lives_at_once_lies_apart(seed: int, over: bool) -> None:
+def test_buffers_with_overlapping_lifetimes_are_disjoint(seed: int, over: bool) -> None:
     units, sizes = random_units(random.Random(seed))
     plan = plan_memory(units, sizes, lambda number, output, source: over)
     assert plan.offsets.keys() == {name for unit in units for name in unit.writes if name in sizes}

@@ -227,7 +227,7 @@ def test_column_accumulators_stay_in_cache() -> None:
     assert isinstance(Two(build).merged(replace(CPU, fusion=Fusion(columns=0))), str)
 
 
-def test_few_parts_of_much_work_are_not_joined() -> None:
+def test_few_chunks_with_much_work_are_not_joined() -> None:
     def build(g: GraphBuilder) -> tuple[fx.Node, fx.Node]:
         x = g.input(4, 64, 512)
         return g.exp(x), g.sum(x, (1,))
@@ -249,7 +249,7 @@ def test_groups_beside_each_other_pair_their_loops_in_order() -> None:
     assert isinstance(found, str) and found.startswith("inner loops: ")
 
 
-def test_short_last_parts_meet_only_their_like() -> None:
+def test_partial_last_chunks_merge_only_with_equal_ones() -> None:
     two = Two(lambda g: (g.sum(x := g.input(4, 8), (1,)), g.amax(x, (1,))))
     kept, inner = two.a.order
     two.a.limits[inner] = (kept, 29)

@@ -72,7 +72,7 @@ def program_of(*nodes: tuple[Line | None, dict[str, str]]) -> tuple[LoopProgram,
     return lower(g.build(x)), made
 
 
-def test_operations_are_told_once_in_the_order_of_their_values() -> None:
+def test_operations_are_listed_once_in_the_order_of_their_values() -> None:
     one, other = Line("a.py:3"), Line("a.py:3")
     names = [
         (one, {"from": "mul"}),
@@ -88,7 +88,7 @@ def test_operations_are_told_once_in_the_order_of_their_values() -> None:
     assert origins_of(program, made[:1] + made[3:4]) == (Origin(one, "mul"),)
 
 
-def test_a_value_stands_for_itself_only_where_no_operation_is_known() -> None:
+def test_a_value_is_its_own_definition_only_if_no_operation_is_known() -> None:
     line = Line("b.py:1")
     program, (lost, nameless, known) = program_of((None, {"from": "mul"}), (line, {}), (line, {"from": "add"}))
     assert origins_of(program, [lost, nameless, lost]) == (Origin(None, lost), Origin(None, nameless))

@@ -92,7 +92,7 @@ def test_a_new_value_waits_for_other_readers_of_the_old_one():
     assert plan.steps[-1] in plan.groups
 
 
-def test_an_input_that_is_read_at_other_places_is_not_written_over():
+def test_an_input_that_is_read_at_other_indices_is_not_overwritten():
     g = GraphBuilder()
     x = g.input(16, 16)
     assert updates_of(g, g.add(x, g.permute(x, (1, 0))), updates={0: "x0"}) == {}
@@ -111,7 +111,7 @@ def test_a_value_that_the_new_one_needs_and_that_needs_the_old_one_is_no_cycle()
     assert updates_of(g, new, g.add(g.mm(new, w), x), updates={0: "x0"}) == {}
 
 
-def test_on_a_gpu_a_value_lies_over_one_that_it_is_computed_from():
+def test_on_a_gpu_a_value_overwrites_its_operand():
     g = GraphBuilder()
     x, w = g.input(64, 64), g.input(64, 64)
     grad = g.mm(w, g.input(64, 64))
@@ -175,7 +175,7 @@ def test_whole_schedules(seed: int, machine: Machine) -> None:
             uses.setdefault(name, []).append(step)
     assert all(plan.last_use[name] == steps[-1] for name, steps in uses.items())
     assert not plan.memory.offsets.keys() & outputs and not plan.dedicated & outputs
-    together = {n: at for at, bundle in enumerate(plan.bundles) for n in bundle}
+    unit_steps = {n: at for at, bundle in enumerate(plan.bundles) for n in bundle}
     for one, other in itertools.combinations(plan.memory.offsets, 2):
         first, second = sorted((one, other), key=lambda name: uses[name][0])
         begin, end = plan.memory.offsets[first], plan.memory.offsets[first] + plan.program.nodes[first].meta.nbytes
@@ -186,7 +186,7 @@ def test_whole_schedules(seed: int, machine: Machine) -> None:
         assert ended or plan.memory.in_place.get(second) == first and uses[first][-1] == uses[second][0]
         if ended:
             writer, reader = plan.steps[uses[second][0]], plan.steps[uses[first][-1]]
-            assert writer not in together or together[writer] != together.get(reader), "run at the same time"
+            assert writer not in unit_steps or unit_steps[writer] != unit_steps.get(reader), "run at the same time"
 
 
 def test_arguments_of_calls_are_found_in_the_buffers_that_they_view() -> None:

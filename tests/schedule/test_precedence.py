@@ -39,7 +39,7 @@ class Walked:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_lies_between_two_units(seed: int) -> None:
+def test_units_between_two_units(seed: int) -> None:
     draw = random.Random(seed)
     count = draw.randint(2, 14)
     direct = {n: {m for m in range(n) if draw.random() < 0.3} for n in range(count)}

@@ -38,7 +38,7 @@ def test_large_products_of_float32(case: str):
     assert all(product.epilogue is not None for product in found.values())
 
 
-def test_the_first_factor_lies_along_the_depth():
+def test_the_first_factor_is_contiguous_along_the_depth():
     assert not products((4096, 768), (768, 768), (1, 0), torch.float32, turned=True)
 
 

@@ -71,7 +71,7 @@ def test_a_transposed_result_of_what_others_read_is_copied() -> None:
     check(gm)
 
 
-def test_parts_are_copied() -> None:
+def test_slices_are_copied() -> None:
     """A caller who keeps some rows does not keep all."""
     g = GraphBuilder()
     x, w = g.input(12, 16), g.input(16, 40)

@@ -11,7 +11,7 @@ from torch import fx
 
 from smelt.loops.lower import lower
 from smelt.schedule.machine import CPU, GPU, Realization
-from smelt.schedule.realize import StridedView, behind_views, realize, strided
+from smelt.schedule.realize import StridedView, base_of_views, realize, strided
 from smelt.shapes.expr import Var, variable
 from tests.loops.graphs import GraphBuilder, run_eager
 
@@ -79,7 +79,7 @@ MATRICES: dict[str, tuple[Callable[[GraphBuilder], fx.Node], bool]] = {
 
 
 @pytest.mark.parametrize("name", MATRICES)
-def test_products_read_matrices_of_whole_rows_or_columns_where_they_lie(name: str) -> None:
+def test_products_read_matrices_of_whole_rows_or_columns_without_copies(name: str) -> None:
     build, viewed = MATRICES[name]
     g = GraphBuilder()
     other = g.input(5, 16)
@@ -143,13 +143,13 @@ def test_users_are_counted_through_views() -> None:
         assert (value.name in real.stored) is (users == 2) and turned.name not in real.stored
 
 
-def test_behind_views_ends_at_what_is_computed_or_stored() -> None:
+def test_base_of_views_ends_at_computed_or_stored_values() -> None:
     g = GraphBuilder()
     x = g.input(4, 6)
     value = g.exp(x)
     part = g.slice(g.permute(value, (1, 0)), (1, 0), (6, 4), (1, 1))
     program = lower(g.build(part))
-    name, index, own = behind_views(program, part.name)
+    name, index, own = base_of_views(program, part.name)
     assert name == "exp" and [v.size for v in own] == [5, 4]
     assert index == (variable(own[1]), variable(own[0]) + 1)
-    assert behind_views(program, part.name, {"permute"})[0] == "permute" and behind_views(program, "x0")[0] == "x0"
+    assert base_of_views(program, part.name, {"permute"})[0] == "permute" and base_of_views(program, "x0")[0] == "x0"

@@ -6,7 +6,7 @@ import torch
 
 from smelt.graph.ir.meta import TensorMeta
 from smelt.loops.ir import Extern, Input, Item, LoopProgram, Ref
-from smelt.schedule.sharing import behind, find_sharing
+from smelt.schedule.sharing import find_sharing, shared_buffers
 
 META = TensorMeta((4,), torch.float32, (1,), torch.device("cpu"))
 
@@ -20,7 +20,7 @@ def program(*nodes: Extern | Item) -> LoopProgram:
     return LoopProgram({**inputs, **{node.name: node for node in nodes}}, [], ["x", "y"], [], {}, {})
 
 
-def test_views_of_views_lie_in_the_buffer_itself() -> None:
+def test_views_of_views_are_of_the_buffer_itself() -> None:
     found = find_sharing(
         program(
             call("own", "x", "y"),
@@ -38,11 +38,11 @@ def test_views_of_views_lie_in_the_buffer_itself() -> None:
         "split": frozenset("x"),
         "half": frozenset("x"),
     }
-    assert behind(found, ["half", "own", "y"]) == {"x"}
-    assert behind(found, ["own"]) == set() == behind({}, ["half"])
+    assert shared_buffers(found, ["half", "own", "y"]) == {"x"}
+    assert shared_buffers(found, ["own"]) == set() == shared_buffers({}, ["half"])
 
 
-def test_of_a_strided_argument_the_buffer_behind_it_counts() -> None:
+def test_the_base_of_a_strided_argument_counts() -> None:
     class Strided:
         base = "x"
 

@@ -32,7 +32,7 @@ def test_parts_divide_without_remainder():
         assert part is None or total % part == 0
 
 
-def test_parts_of_a_symbolic_size():
+def test_slices_of_a_symbolic_size():
     g = SymbolicBuilder(64)
     (n,) = g.symbols
     assert chunk_rows(n, 50) == 32
@@ -40,7 +40,7 @@ def test_parts_of_a_symbolic_size():
     assert chunk_rows(7, 1) == 1
 
 
-def test_sums_are_split_into_parts_of_one_row():
+def test_sums_are_split_into_chunks_of_one_row():
     """As channels of images in rows of channels: a row of 149 pixels is all that one part may have."""
     g = GraphBuilder()
     x = g.input(128, 32, 149, 149, stride=(149 * 149 * 32, 1, 149 * 32, 32))
@@ -110,7 +110,7 @@ def test_what_is_short_finds_or_has_many_rows_stays_whole() -> None:
     assert len(halves(g.build(g.sum(g.input(CPU.parallel - 1, 1 << 15), (1,))), CPU)[1].nodes) == 3
 
 
-def test_symbolic_sizes_are_cut_into_parts_of_a_fixed_size() -> None:
+def test_symbolic_sizes_are_split_into_chunks_of_a_fixed_size() -> None:
     g = SymbolicBuilder(600, 5)
     n, m = g.symbols
     gm = g.build(g.sum(g.input(n, m, dtype=torch.int64), (0,)), g.amax(g.input(n, m, dtype=torch.int64), (0, 1)))
@@ -133,7 +133,7 @@ def test_short_trailing_dimensions_stay_whole() -> None:
 
 
 @pytest.mark.parametrize("machine", [CPU, GPU])
-def test_columns_that_meet_rows_are_cut_at_the_same_places(machine: Machine) -> None:
+def test_column_sums_that_share_loops_with_rows_are_split_alike(machine: Machine) -> None:
     """All column sums of one extent, whatever they read, if one of them may share its loop with rows."""
     g = GraphBuilder()
     x, y = g.input(5000, 96), g.input(5000, 96)
@@ -151,7 +151,7 @@ def g_alone() -> fx.GraphModule:
     return g.build(g.sum(g.input(5000, 96), (0,)))
 
 
-def test_the_part_that_is_nearest_to_what_is_wanted() -> None:
+def test_the_nearest_divisor_is_chosen() -> None:
     """Of trailing dimensions times a divisor of the next one, by ratio; none where there would be too many parts."""
     for sizes in ([4096], [8, 512], [4, 56, 56], [788], [97], [6, 35], [1, 12], [2]):
         total = math.prod(sizes)
@@ -166,7 +166,7 @@ def test_the_part_that_is_nearest_to_what_is_wanted() -> None:
                 assert abs(math.log(found / wanted)) == min(abs(math.log(part / wanted)) for part in able)
 
 
-def test_rows_of_a_part_divide_every_total_or_are_a_power_of_two() -> None:
+def test_rows_of_a_chunk_divide_every_total_or_are_a_power_of_two() -> None:
     for total, wanted in itertools.product((1, 7, 12, 48, 96, 1000, 1031), (1, 2, 5, 16, 50, 100)):
         rows = chunk_rows(total, wanted)
         divisors = [n for n in range(1, wanted + 1) if total % n == 0 and 2 * n > 1 << wanted.bit_length() - 1]

@@ -53,7 +53,7 @@ def test_a_program_over_budget_is_not_linked(board: Board, over: int, tmp_path: 
         program(board, sized(1000, 1000 + over), tmp_path, ram=ram, stack=4096, flash=fits.flash)
 
 
-def test_wrong_programs_and_budgets_are_told(board: Board, tmp_path: Path) -> None:
+def test_wrong_programs_and_budgets_are_errors(board: Board, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="refuses the program(.|\n)*undefined reference to `absent'"):
         program(board, "void absent(void); int main(void) { absent(); return 0; }", tmp_path)
     for budget in ({"ram": 0}, {"stack": 1 << 20}, {"stack": 1001}, {"flash": -1}):
@@ -63,7 +63,7 @@ def test_wrong_programs_and_budgets_are_told(board: Board, tmp_path: Path) -> No
         write_sources(board, {"board.h": ""}, tmp_path)
 
 
-def test_an_unknown_board_is_told() -> None:
+def test_an_unknown_board_is_an_error() -> None:
     with pytest.raises(OptionError, match="unknown board 'mps2'"):
         find_board("mps2")
 

@@ -27,7 +27,7 @@ def test_fashion_mnist_is_read() -> None:
     assert len(late) == 5000 and late.classes == 5 and set(late.labels) == set(range(5))
 
 
-def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
+def test_missing_or_damaged_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="apt-get install dataset-fashion-mnist"):
         fashion_mnist(folder=tmp_path)
     with pytest.raises(DataError, match="no part 'valid'"):
@@ -61,7 +61,7 @@ def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
         (np.zeros((3, 4, 4, 1), np.uint8), [0.0, 1.0, 0.5], "labels of float64"),
     ],
 )
-def test_wrong_shapes_and_ranges_are_told(pixels: np.ndarray, labels: list[float], told: str) -> None:
+def test_wrong_shapes_and_ranges_are_errors(pixels: np.ndarray, labels: list[float], told: str) -> None:
     with pytest.raises(DataError, match=told):
         Images(pixels, np.array(labels), 2)
 

@@ -74,7 +74,7 @@ def test_other_bits_are_an_error() -> None:
         compare([(loss, np.zeros(2)) for loss in losses], program, steps)
 
 
-def test_rates_and_parts() -> None:
+def test_rates_and_sections() -> None:
     assert recipe(100, 0.1).argmax() in (9, 10) and recipe(100, 0.1)[-1] < 1e-3 < recipe(100, 0.1)[0]
     assert cosine(5, 10, 0) == pytest.approx(0.5)
     size = dataclasses.replace(Size(), steps=10, looks=3)

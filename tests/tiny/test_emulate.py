@@ -53,7 +53,7 @@ def test_files_and_console(any_board: Board, tmp_path: Path) -> None:
     assert (tmp_path / "out.bin").read_bytes() == bytes(one * 3 % 256 for one in given)
 
 
-def test_a_status_is_told(any_board: Board, tmp_path: Path) -> None:
+def test_a_status_is_reported(any_board: Board, tmp_path: Path) -> None:
     text = '#include "board.h"\nint main(void) { board_write("broken"); return 7; }'
     with pytest.raises(EmulationError, match="ended with status 7(.|\n)*broken"):
         run(program(any_board, text, tmp_path))
@@ -170,7 +170,7 @@ def test_instructions_are_counted(board: Board, tmp_path: Path) -> None:
     run(program(board, text, tmp_path))
 
 
-def test_other_faults_are_told(board: Board, tmp_path: Path) -> None:
+def test_other_faults_are_reported(board: Board, tmp_path: Path) -> None:
     text = '#include "board.h"\nint main(void) { __asm__ volatile(".short 0xde00, 0" ::: "memory"); return 0; }'
     if "riscv" in board.compiler:
         text = text.replace(".short 0xde00, 0", "unimp")
@@ -183,7 +183,7 @@ def test_other_faults_are_told(board: Board, tmp_path: Path) -> None:
         run(program(board, jump, tmp_path))
 
 
-def test_what_is_not_installed_is_told(tmp_path: Path) -> None:
+def test_a_package_that_is_not_installed_is_reported(tmp_path: Path) -> None:
     board = board_or_skip("host")
     absent = dataclasses.replace(find_board("mps2-an500"), emulator=("qemu-system-none",), compiler="none-gcc")
     with pytest.raises(BuildError, match="none-gcc is not installed\n  try: apt-get install gcc-arm-none-eabi"):

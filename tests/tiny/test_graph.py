@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smelt.tiny.graph import MOST_BIAS, Clamp, Conv, GraphError, Int8Graph, Parameter, Tensor, updated_channels
+from smelt.tiny.graph import MAX_BIAS, Clamp, Conv, GraphError, Int8Graph, Parameter, Tensor, updated_channels
 
 
 def small(**changes: object) -> Int8Graph:
@@ -39,11 +39,11 @@ def test_a_graph_that_holds_the_rules() -> None:
         ({"weight": Parameter("w", np.ones((4, 3, 3, 1), np.int8), np.ones(4, np.float32))}, "its weights are"),
         ({"weight": Parameter("w", np.ones((4, 3, 3, 2), np.int8), np.zeros(4, np.float32))}, "not positive"),
         ({"weight": Parameter("w", np.ones((4, 3, 3, 2), np.int8))}, "need a float32 scale"),
-        ({"bias": Parameter("b", np.full(4, MOST_BIAS + 1, np.int32))}, "its bias leaves the range"),
+        ({"bias": Parameter("b", np.full(4, MAX_BIAS + 1, np.int32))}, "its bias leaves the range"),
         ({"bias": Parameter("b", np.zeros(4, np.int64))}, "not int32"),
     ],
 )
-def test_a_broken_rule_is_told(changes: dict[str, object], told: str) -> None:
+def test_a_broken_rule_is_an_error(changes: dict[str, object], told: str) -> None:
     with pytest.raises(GraphError, match=told):
         small(**changes).verify()
 

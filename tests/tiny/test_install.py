@@ -9,7 +9,7 @@ from pathlib import Path
 SCRIPT = Path(__file__).parents[2] / "tools" / "install_tiny.sh"
 
 
-def test_without_apt_it_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_apt_missing_packages_are_listed(tmp_path: Path) -> None:
     bash = shutil.which("bash")
     assert bash is not None
     ran = subprocess.run([bash, SCRIPT], env={"PATH": str(tmp_path)}, capture_output=True, text=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smelt.tiny.graph import MOST_BIAS, Add, Head
+from smelt.tiny.graph import MAX_BIAS, Add, Head
 from smelt.tiny.models import ModelFileError, load, with_head
 from tests.tiny import model_files as files
 
@@ -38,7 +38,7 @@ def test_a_small_network_loads_at_any_size(tmp_path: Path) -> None:
 def test_dead_channels_keep_their_values_with_a_smaller_bias(tmp_path: Path) -> None:
     for layer in load(files.write(tmp_path, dead=True)).layers:
         scale = np.float64(layer.weight.scales[0]) * layer.bias.data[0]
-        assert abs(layer.bias.data[0]) <= MOST_BIAS / 4
+        assert abs(layer.bias.data[0]) <= MAX_BIAS / 4
         assert scale == pytest.approx(4e-9 * -(2.0**31), rel=1e-6)
 
 

@@ -20,7 +20,7 @@ from smelt.tiny.plan import lay_out
 from smelt.tiny.program import StepOptions
 from smelt.tiny.project import export as export_module
 from smelt.tiny.project.commands import Answers, Commands, read_checkpoint, send
-from smelt.tiny.project.export import Budget, Exported, export, nearest_that_fits
+from smelt.tiny.project.export import Budget, Exported, export, largest_fitting_scheme
 from smelt.tiny.project.memory_map import busiest, sizes_of
 from smelt.tiny.ram import ram_of
 from smelt.tiny.scheme import Scheme, memory, named
@@ -162,23 +162,23 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         read_checkpoint(other.folder, other.program, other.identity)
 
 
-def test_over_budget_is_told_with_a_scheme_that_fits(tmp_path: Path) -> None:
+def test_an_error_over_budget_names_a_scheme_that_fits(tmp_path: Path) -> None:
     graph, full = network(tmp_path), named("full", network(tmp_path))
     needed = ram_of(graph, full, 1024)
     budget = Budget(ram=needed - 1, stack=1024)
     with pytest.raises(BudgetError, match=f"takes {needed:,} B of RAM, the budget is {needed - 1:,} B") as told:
         export(graph, full, tmp_path / "out", find_board("mps2-an500"), budget)
-    fits = nearest_that_fits(graph, full, budget)
+    fits = largest_fitting_scheme(graph, full, budget)
     assert fits is not None and str(fits) in str(told.value)
     assert ram_of(graph, fits, 1024) <= budget.ram and memory(graph, fits).total < memory(graph, full).total
     assert "in the arena during" in str(told.value)
-    assert nearest_that_fits(graph, full, Budget(ram=1200, stack=1024)) is None
+    assert largest_fitting_scheme(graph, full, Budget(ram=1200, stack=1024)) is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net.json", "net.npz"]
 
 
 def test_a_preset_that_fits_is_named(tmp_path: Path) -> None:
     graph = with_head(load(files.pretrained("mcunet-5fps")), 10)
-    fits = nearest_that_fits(graph, named("mcunet-148kb", graph), Budget(ram=160 << 10))
+    fits = largest_fitting_scheme(graph, named("mcunet-148kb", graph), Budget(ram=160 << 10))
     assert fits is not None and memory(graph, fits).total >= memory(graph, named("mcunet-49kb", graph)).total
 
 
@@ -218,7 +218,7 @@ def test_a_project_is_whole(tmp_path: Path) -> None:
     assert sizes_of(made.program, layout).keys() == layout.offsets.keys()
 
 
-def test_without_a_compiler_a_project_is_written_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_a_project_is_written_with_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     made = export(network(tmp_path), SCHEME, tmp_path / "out", find_board("mps2-an500"))
     assert not made.linked
@@ -226,7 +226,7 @@ def test_without_a_compiler_a_project_is_written_and_says_so(tmp_path: Path, mon
         compiled(made, find_board("mps2-an500"))
 
 
-def test_a_project_that_was_not_linked_says_that_its_flash_is_not_checked() -> None:
+def test_an_unlinked_project_reports_that_flash_is_not_checked() -> None:
     board, scheme = find_board("generic-cortex-m7"), Scheme("classifier")
     made = export_module.Exported(Path("out"), None, 0, 2048, 0, linked=False)  # type: ignore[arg-type]
     assert "flash is not checked: arm-none-eabi-gcc is not installed" in export_module.describe(made, scheme, board)

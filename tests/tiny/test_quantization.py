@@ -172,12 +172,12 @@ def test_tiny_is_found_after_import_smelt_which_does_not_import_it() -> None:
         (5, "the calibration data are of type int"),
     ],
 )
-def test_calibration_data_of_other_types_are_told(data: object, told: str) -> None:
+def test_calibration_data_of_other_types_are_an_error(data: object, told: str) -> None:
     with pytest.raises(QuantizeError, match=told):
         quantize(Net(), data)
 
 
-def test_a_classifier_that_is_not_finite_is_told() -> None:
+def test_a_classifier_with_nan_or_infinity_is_an_error() -> None:
     net = Net()
     with torch.no_grad():
         net.head.weight[0, 0] = float("nan")

@@ -137,7 +137,7 @@ def test_a_model_is_quantised_with_the_data() -> None:
     assert ram_of(graph, found, 4096) <= 6 << 10
 
 
-def test_what_cannot_be_searched_is_told(tmp_path: Path) -> None:
+def test_an_unsearchable_graph_is_an_error(tmp_path: Path) -> None:
     graph = network(tmp_path)
     with pytest.raises(SearchError, match="the classifier alone takes"):
         search(graph, images(), 5000)

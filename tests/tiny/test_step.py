@@ -154,7 +154,7 @@ def test_the_scale_of_a_gradient_in_int8_is_rounded_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_gradients_that_are_held_give_the_same_bits_and_take_more_memory(tmp_path: Path, rounding: str) -> None:
+def test_gradients_with_references_have_the_same_bits_and_take_more_memory(tmp_path: Path, rounding: str) -> None:
     graph = network(tmp_path)
     for scheme in (SCHEMES["sparse"], SCHEMES["full"]):
         reordered, held = (
@@ -242,7 +242,7 @@ def test_a_step_lowers_the_loss_of_its_image(tmp_path: Path) -> None:
         assert losses[-1] < losses[0] / 2
 
 
-def test_gradients_that_nobody_wants_are_not_computed(tmp_path: Path) -> None:
+def test_gradients_that_are_not_used_are_not_computed(tmp_path: Path) -> None:
     graph = network(tmp_path)
     kernels = [call.kernel for call in step_program(graph, SCHEMES["classifier"]).calls]
     assert kernels[-2:] == ["loss", "head_update"] and not any(

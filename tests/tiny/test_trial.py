@@ -72,7 +72,7 @@ def test_a_cut_carries_one_tensor(tmp_path: Path) -> None:
         assert (rest == whole).all()
 
 
-def test_c_and_torch_tell_the_same_accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c_and_torch_have_the_same_accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, data = network(tmp_path), images(60)
     found = []
     for least in (0, 1000):

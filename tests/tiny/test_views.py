@@ -30,7 +30,7 @@ def test_a_view_of_the_index_is_the_index_of_the_view() -> None:
     assert view.whole(60, 2) and not parts[0].whole(60, 2) and not view.whole(60, 1)
 
 
-def test_rows_may_lie_in_any_order_and_have_one_order_of_columns() -> None:
+def test_rows_in_any_order_with_one_order_of_columns() -> None:
     index = torch.arange(24).reshape(4, 6)
     found = rows(index[[2, 0, 3, 1]][:, [5, 0, 1, 2, 3, 4]])
     assert (
@@ -42,7 +42,7 @@ def test_rows_may_lie_in_any_order_and_have_one_order_of_columns() -> None:
     assert rows(mixed) is None
 
 
-def test_heads_are_channels_behind_each_other() -> None:
+def test_heads_are_consecutive_channels() -> None:
     qkv = torch.arange(2 * 5 * 24).reshape(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
     for number in range(3):
         assert heads(View("x", qkv[number].flatten(0, 1)), 120, 24, 2) == (8 * number, 4)

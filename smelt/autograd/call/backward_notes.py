@@ -15,9 +15,9 @@ def note_line(error: Exception) -> None:
     while entry is not None:
         steps = getattr(entry.tb_frame.f_globals.get("observed"), "steps", None)
         if isinstance(steps, Steps):
-            told = _called(entry, steps)
-            if told:
-                error.add_note(f"in the compiled backward: {visible(told)}")
+            location = _called(entry, steps)
+            if location:
+                error.add_note(f"in the compiled backward: {visible(location)}")
             return
         entry = entry.tb_next
 

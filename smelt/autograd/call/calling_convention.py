@@ -44,8 +44,8 @@ from smelt.base.torch_c import (
     below_autograd,
     disable_autocast,
     in_batches,
-    is_asked_for,
     recording,
+    returns_gradient,
     saved_tensor_hooks,
 )
 from smelt.base.torch_private import address_of_storage, is_view, version_of
@@ -283,7 +283,7 @@ class _Saving:
         other = not same_kinds(saved, self.kinds)
         if not (moved or other):
             return True
-        if self.twice.with_history(moved) or (other and self.twice.in_other_kinds(saved, hooked)):
+        if self.twice.with_history(moved) or (other and self.twice.needs_eager_engine(saved, hooked)):
             return False
         if other:
             lay_out_replaced(saved, self.own)
@@ -471,7 +471,7 @@ def _leaves_below(ctx: Any) -> list[torch.Tensor]:
 
 def _by_input(ctx: Any, found: Any, absent: frozenset[int]) -> tuple[torch.Tensor | None, ...]:
     plan = ctx.plan
-    if plan.joint.asked_for and not in_batches():
+    if plan.joint.layouts_returned and not in_batches():
         found = _in_layout_asked_for(ctx, found)
     if plan.sparse or absent:
         return (None, *(None if i in absent else _gradient(found, k) for i, k in enumerate(plan.joint.gradients)))
@@ -483,9 +483,9 @@ def _in_layout_asked_for(ctx: Any, found: Any) -> list[torch.Tensor]:
     layout that the derivatives leave.
     """
     joint, made = ctx.plan.joint, [*found]
-    for i, meta in joint.asked_for.items():
+    for i, meta in joint.layouts_returned.items():
         node = ctx.next_functions[i][0]
-        if node is not None and (not hasattr(node, "variable") or is_asked_for(node)):
+        if node is not None and (not hasattr(node, "variable") or returns_gradient(node)):
             gradient = made[joint.gradients[i]]
             out = torch.empty_strided(meta.shape, meta.stride, dtype=gradient.dtype, device=gradient.device)
             made[joint.gradients[i]] = out.copy_(gradient)

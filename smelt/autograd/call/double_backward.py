@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch.utils.weak import TensorWeakRef
 
-from smelt.autograd.call.unpacked import lie_together, memory_marks
+from smelt.autograd.call.unpacked import is_same_view, memory_marks
 from smelt.autograd.trace.plan import Fresh, Joint, SparseGradient
 from smelt.base._native import heard_from_handlers
 from smelt.base.process_state import preserving
@@ -148,16 +148,18 @@ class DoubleBackward:
     def _compiled_in_some_way(self, graph: fx.GraphModule, given: Sequence[torch.Tensor]) -> Callable[..., Any]:
         if not self.joint.sizes or self._in_numbers:
             return self.compile(self._as_known(graph), given)
-        take_back = owner_of(self.gm).taken_back()  # no guards can be added: this graph must be valid for every size
+        roll_back = owner_of(
+            self.gm
+        ).assumption_rollback()  # no guards can be added: this graph must be valid for every size
         try:
             run = self.compile(self._as_known(graph), given)
         except RuntimeError:
             if heard_from_handlers() is not None:
                 raise
         else:
-            if not take_back():
+            if not roll_back():
                 return run
-        take_back()
+        roll_back()
         self._in_numbers = True
         return self.compile(self._as_known(graph), given)
 
@@ -249,7 +251,7 @@ def _is_batch_norm(node: Any) -> bool:
     return isinstance(node, fx.Node) and node.target is target and bool(node.args[5])
 
 
-class _InFormerMemory(torch.autograd.Function):
+class _OnFormerMemory(torch.autograd.Function):
     """An alias of the memory that a tensor had before `x.data = y`; its gradient is passed to the tensor."""
 
     @staticmethod
@@ -261,13 +263,13 @@ class _InFormerMemory(torch.autograd.Function):
         return grad, None
 
 
-def in_former_memory(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+def on_former_memory(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
     """Returns `tensor` if its memory is still `memory`, else a tensor on its former memory that passes gradients to
     `tensor`.
     """
-    if lie_together(tensor, memory):
+    if is_same_view(tensor, memory):
         return tensor
-    return _InFormerMemory.apply(tensor, memory)
+    return _OnFormerMemory.apply(tensor, memory)
 
 
 class Memory:
@@ -334,7 +336,7 @@ class Memory:
         if found is None or marks is None or found[:size] != marks[:size]:
             return None if found is not None and marks is not None else inputs
         return [
-            in_former_memory(tensor, former[i]) if i in self._remembered else tensor for i, tensor in enumerate(inputs)
+            on_former_memory(tensor, former[i]) if i in self._remembered else tensor for i, tensor in enumerate(inputs)
         ]
 
     def moved(self, inputs: Sequence[torch.Tensor], marks: bytes | None, hooked: bool, among: Collection[int]) -> bool:

@@ -14,8 +14,8 @@ from functools import cached_property
 import torch
 from torch.nn import Parameter
 
-from smelt.autograd.call.double_backward import DoubleBackward, in_former_memory
-from smelt.autograd.call.unpacked import is_like, lie_together
+from smelt.autograd.call.double_backward import DoubleBackward, on_former_memory
+from smelt.autograd.call.unpacked import is_like, is_same_view
 from smelt.graph.ir.meta import TensorMeta
 
 Own = Sequence[tuple[int, TensorMeta]]
@@ -57,11 +57,11 @@ class ReadTwice:
         self._double_backward = double_backward
         retained = double_backward.needed if self._both and double_backward is not None else frozenset[int]()
         self.retained = sorted(retained - self.aliases.keys())
-        self.kept = sorted(i for i in self._wanted_in_other_kinds - retained if _is_free_leaf(inputs[i]))
+        self.kept = sorted(i for i in self._needed_by_eager_engine - retained if _is_free_leaf(inputs[i]))
         self.holds = bool(self.retained or self.kept)
 
     @property
-    def _wanted_in_other_kinds(self) -> frozenset[int]:
+    def _needed_by_eager_engine(self) -> frozenset[int]:
         """Returns the inputs that are saved only directly, and whose values at the call are needed if eager's engine
         has to run.
         """
@@ -76,9 +76,9 @@ class ReadTwice:
 
     def all_retained(self, hooked: bool) -> list[int]:
         """Returns the inputs whose memory is saved after all other tensors, in this order."""
-        return [*self.retained, *self.kept_where(hooked)]
+        return [*self.retained, *self.kept_inputs(hooked)]
 
-    def kept_where(self, hooked: bool) -> list[int]:
+    def kept_inputs(self, hooked: bool) -> list[int]:
         """Returns the inputs in `kept`; none if there are hooks on saved tensors (`hooked`), which would see tensors
         that eager does not save.
         """
@@ -92,15 +92,15 @@ class ReadTwice:
 
     def moved(self, saved: Sequence[torch.Tensor]) -> bool:
         """Whether the memory of an input in `retained` was replaced, so that both its memories are read."""
-        return not all(lie_together(saved[k], saved[a]) or _is_equal(saved[k], saved[a]) for k, a in self._pairs)
+        return not all(is_same_view(saved[k], saved[a]) or _is_equal(saved[k], saved[a]) for k, a in self._pairs)
 
-    def in_other_kinds(self, saved: Sequence[torch.Tensor], hooked: bool) -> bool:
+    def needs_eager_engine(self, saved: Sequence[torch.Tensor], hooked: bool) -> bool:
         """Whether eager's engine has to compute the gradients because a tensor of another kind has replaced an input.
 
         The result is False if the former memory of that input is needed and was not saved.
         """
         others = {i for i, k, meta in self._found if not is_like(saved[k], meta)}
-        return bool(others) and (bool(self._both) or not others & self._computed_from - {*self.kept_where(hooked)})
+        return bool(others) and (bool(self._both) or not others & self._computed_from - {*self.kept_inputs(hooked)})
 
     def with_history(self, moved: bool) -> bool:
         """Whether `gradients` has to be called because the gradients need a history and memory was replaced
@@ -128,7 +128,7 @@ class ReadTwice:
             RuntimeError: there is no graph to rerun, the inputs no longer exist (None), or the memory of one was
                 replaced and not saved.
         """
-        double_backward, known = self._double_backward, {*self.remembered, *self.kept_where(hooked)}
+        double_backward, known = self._double_backward, {*self.remembered, *self.kept_inputs(hooked)}
         if (
             double_backward is None
             or double_backward.recomputes
@@ -143,10 +143,10 @@ class ReadTwice:
         for i, _, meta in self._found:
             if i not in former and i not in self._computed_from:
                 former[i] = torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device)
-        new = {i: inputs[i].detach() for i, was in former.items() if not lie_together(inputs[i], was)}
+        new = {i: inputs[i].detach() for i, was in former.items() if not is_same_view(inputs[i], was)}
         with torch.enable_grad():
             for i in new:
-                inputs[i] = in_former_memory(inputs[i], former[i])
+                inputs[i] = on_former_memory(inputs[i], former[i])
         return double_backward.replayed(inputs, tangents, new)
 
 

@@ -187,7 +187,7 @@ def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:
         joint,
         outputs=fixed(joint.outputs),
         gradients=fixed(joint.gradients),
-        asked_for=fixed(joint.asked_for),
+        layouts_returned=fixed(joint.layouts_returned),
         metas=fixed(joint.output_metas),
         sizes=(),
         numbers={},

@@ -41,7 +41,7 @@ equal for equal layouts (and addresses); None if a tensor cannot be described.
 """
 
 
-def lie_together(one: torch.Tensor, other: torch.Tensor) -> bool:
+def is_same_view(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one dtype are the same view of the same memory."""
     same = one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
     return same and one.is_conj() == other.is_conj() and one.is_neg() == other.is_neg()
@@ -90,8 +90,8 @@ def lay_out_replaced(saved: list[torch.Tensor], own: Sequence[tuple[int, TensorM
         tensor = saved[k]
         if not is_like(tensor, meta):
             raise RuntimeError(
-                f"smelt: an input that the backward reads was {_told(meta)} when the function was called, and is "
-                f"{_told(meta_of(tensor))} now: its .data was replaced, and the compiled backward is for the former"
+                f"smelt: an input that the backward reads was {_describe(meta)} when the function was called, and is "
+                f"{_describe(meta_of(tensor))} now: its .data was replaced, and the compiled backward is for the former"
             )
         saved[k] = _laid_out(tensor, meta)
 
@@ -100,7 +100,7 @@ def _as_packed(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
     if not is_like(tensor, meta):
         raise RuntimeError(
             "smelt: a saved tensor was unpacked by a hook (torch.autograd.graph.saved_tensors_hooks) as "
-            f"{_told(meta_of(tensor))} and had been packed as {_told(meta)}: the compiled backward is for that"
+            f"{_describe(meta_of(tensor))} and had been packed as {_describe(meta)}: the compiled backward is for that"
         )
     return _laid_out(tensor, meta)
 
@@ -131,7 +131,7 @@ def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
     return out.as_strided(meta.shape, meta.stride)
 
 
-def _told(meta: TensorMeta) -> str:
+def _describe(meta: TensorMeta) -> str:
     return f"{str(meta.dtype).removeprefix('torch.')}{list(meta.shape)} on {meta.device}"
 
 

@@ -56,15 +56,15 @@ class Costs:
     Args:
         nodes: the graph's nodes in order.
         forward: nodes that the forward outputs need.
-        kept_anyway: forward outputs, which are stored in any case.
+        always_kept: forward outputs, which are stored in any case.
         copied: inputs that are saved as copies.
     """
 
     def __init__(
-        self, nodes: Sequence[Node], forward: set[Node], kept_anyway: Iterable[Node], copied: Container[Node] = ()
+        self, nodes: Sequence[Node], forward: set[Node], always_kept: Iterable[Node], copied: Container[Node] = ()
     ) -> None:
         self.forward, self.copied = forward, copied
-        self.outputs = set(kept_anyway)
+        self.outputs = set(always_kept)
         self.level: dict[Node, int] = {}
         for node in nodes:
             lowest = 0 if nbytes(node.meta["val"]) > 8 and node.op == "placeholder" else NOWHERE

@@ -37,7 +37,7 @@ def with_recomputation(module: fx.GraphModule, budget: float) -> fx.GraphModule:
     return module
 
 
-def _is_kept_anyway(node: fx.Node) -> bool:
+def _is_always_kept(node: fx.Node) -> bool:
     return node.op != "call_function" or 0 < nbytes(node.meta["val"]) <= MAX_KEPT_BYTES
 
 
@@ -53,7 +53,7 @@ def _recomputed(module: fx.GraphModule, number: int, budget: float) -> fx.GraphM
     results = {n for n in output.all_input_nodes if n not in late}
     inputs = {n for n in nodes if n.op == "placeholder"}
     saved = Cut(early, set(early), read, results, inputs, Costs(nodes, set(early), results)).choose(budget)
-    kept = {*saved, *filter(_is_kept_anyway, early)}
+    kept = {*saved, *filter(_is_always_kept, early)}
     if read <= kept:
         return module
     copy = _Copy(nodes, late, kept)

@@ -19,24 +19,24 @@ from smelt.base.python_text import root_package
 from smelt.graph.ir.meta import extent
 from smelt.graph.nodes.modes import MODE_CHANGES
 
-LARGEST = 1 << 22
+MAX_ELEMENTS = 1 << 22
 """Maximum number of elements of all inputs together for which the graph is run in eager."""
 
-Told = tuple[type[Exception], str]
+ErrorKey = tuple[type[Exception], str]
 
 
-def as_told(error: Exception) -> Told:
+def error_key(error: Exception) -> ErrorKey:
     """Returns a key by which errors are compared: equal for the same error."""
     return type(error), str(error)
 
 
-def errors_of_backward(gm: fx.GraphModule, examples: Sequence[Any]) -> frozenset[Told]:
+def errors_of_backward(gm: fx.GraphModule, examples: Sequence[Any]) -> frozenset[ErrorKey]:
     """Returns the errors that eager raises in the backward of each result of a torch-level graph; empty if the graph
     cannot be run.
     """
     if not all(map(_is_plain, examples)) or not all(map(_only_computes, gm.graph.nodes)):
         return frozenset()
-    if sum(extent(x.shape, x.stride()) for x in examples) > LARGEST:
+    if sum(extent(x.shape, x.stride()) for x in examples) > MAX_ELEMENTS:
         return frozenset()
     found = set()
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
@@ -49,7 +49,7 @@ def errors_of_backward(gm: fx.GraphModule, examples: Sequence[Any]) -> frozenset
                 try:
                     result.backward(torch.ones_like(result), retain_graph=True)
                 except Exception as error:
-                    found.add(as_told(error))
+                    found.add(error_key(error))
     return frozenset(found)
 
 

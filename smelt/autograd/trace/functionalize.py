@@ -311,7 +311,7 @@ class GraphRecorder:
         node = self.value(info.storage_view)
         made, index = node.args if node.target is operator.getitem else (None, None)
         if not isinstance(made, fx.Node) or not isinstance(index, int) or not isinstance(made.target, OpOverload):
-            raise Unsupported(f"{api_name} in a graph", why="nothing tells where it is known whether it succeeded")
+            raise Unsupported(f"{api_name} in a graph", why="whether it succeeded is known only when it runs")
         if made.target.namespace == "aten":  # otherwise the check has already been made
             made.target = checked_form(made.target, index, api_name, is_matrix)
 

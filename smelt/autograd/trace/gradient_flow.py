@@ -20,12 +20,12 @@ from smelt.graph.nodes.gradients import keeps_absent
 from smelt.graph.nodes.invalid_history import of_backward
 from smelt.graph.trace.trace import TraceTensor, trace_like
 
-MOST_RESULTS = 6
+MAX_RESULTS = 6
 """Maximum number of results of which every subset is examined, for functions that may get None; with more results, only
 single results and their unions are examined.
 """
 
-MOST_PATTERNS = 64
+MAX_PATTERNS = 64
 """Maximum number of sets of gradients of such a function of which unions are formed; the backward is not compiled for
 other sets."""
 
@@ -87,7 +87,7 @@ class GradientFlow:
         for node in self.order:
             wanted = [k for k, (each, _) in enumerate(self.edges[node]) if each is not None and self._meet(node, each)]
             if node in self.functions:
-                if not keeps_absent(node) and self._given_in_part(node):
+                if not keeps_absent(node) and self._may_get_partial_gradients(node):
                     handles.append(node.register_prehook(partial(self._enter, node)))
                 handles.append(node.register_hook(partial(self._leave, node, wanted)))
             elif wanted:
@@ -134,7 +134,7 @@ class GradientFlow:
         """Whether `other`, a successor of the node, may also get gradients of results that do not lead to the node."""
         return self.visited[node] != self.visited[other] or (other in self.below and self.ways[other] > 1)
 
-    def _given_in_part(self, node: Any) -> bool:
+    def _may_get_partial_gradients(self, node: Any) -> bool:
         """Whether a function may be called with only some of its gradients, or with none."""
         return node in self.below or any(mask != self.visited[node] for mask in self.coming[node].values())
 
@@ -183,12 +183,12 @@ class GradientFlow:
     def _patterns(self, visited: int, masks: Sequence[int]) -> set[int]:
         """Returns the sets of gradients that a function may be given, by position."""
         count = self.flow.count
-        sets: Iterable[int] = range(1, 1 << count) if count <= MOST_RESULTS else (1 << i for i in range(count))
+        sets: Iterable[int] = range(1, 1 << count) if count <= MAX_RESULTS else (1 << i for i in range(count))
         present = [self.flow.present([i for i in range(count) if not each >> i & 1]) for each in sets]
         found = {sum(1 << k for k, mask in enumerate(masks) if mask & each) for each in present if each & visited}
-        if count > MOST_RESULTS:
+        if count > MAX_RESULTS:
             for one in [*found]:
-                if len(found) < MOST_PATTERNS:
+                if len(found) < MAX_PATTERNS:
                     found |= {one | other for other in found}
         return found
 
@@ -199,10 +199,10 @@ class GradientFlow:
         try:
             return type(node).apply(node, *gradients)
         except Exception as error:
-            told = of_backward(error)
-            if told is None:
+            eager_error = of_backward(error)
+            if eager_error is None:
                 raise
-            return told
+            return eager_error
 
     def _by_edge(self, node: Any, made: Any) -> list[torch.Tensor | None] | Exception:
         """Returns the gradients for the node's edges in the form that the engine takes; or the error that the engine

@@ -21,7 +21,7 @@ from torch import fx
 from torch.nn import Parameter
 from torch.utils._python_dispatch import _disable_current_modes
 
-from smelt.autograd.trace.backward_errors import Told, as_told, errors_of_backward
+from smelt.autograd.trace.backward_errors import ErrorKey, error_key, errors_of_backward
 from smelt.autograd.trace.functionalize import GraphRecorder, is_view_node
 from smelt.autograd.trace.gradient_flow import GradientFlow
 from smelt.autograd.trace.inputs import make_inputs
@@ -113,21 +113,21 @@ def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], opti
     Raises:
         Unsupported: a functional graph cannot express an operator or an aliasing.
     """
-    shared = careful = False
-    of_eager = frozenset[Told]()
+    shared = checks_each_root = False
+    eager_errors = frozenset[ErrorKey]()
     with _tracing_state():
         while True:
             try:
-                return _Trace(gm, example_inputs, options, shared, careful, of_eager).run()
+                return _Trace(gm, example_inputs, options, shared, checks_each_root, eager_errors).run()
             except _SharedWrite:
                 shared = True
             except _BackwardFailed:
-                careful = True
+                checks_each_root = True
             except RuntimeError as error:
-                of_eager = frozenset() if careful else errors_of_backward(gm, example_inputs)
-                if as_told(error) not in of_eager:
+                eager_errors = frozenset() if checks_each_root else errors_of_backward(gm, example_inputs)
+                if error_key(error) not in eager_errors:
                     raise
-                careful = True
+                checks_each_root = True
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def _tracing_state() -> Iterator[None]:
         torch.set_grad_enabled(grad)
 
 
-def _first_of_storages(inputs: Sequence[Any]) -> dict[Storage, int]:
+def _first_covering_inputs(inputs: Sequence[Any]) -> dict[Storage, int]:
     """Returns for each storage the first input that covers all of it."""
     found: dict[Storage, int] = {}
     for i, one in enumerate(inputs):
@@ -170,10 +170,10 @@ class _Trace:
         examples: Sequence[torch.Tensor],
         options: Options,
         shared: bool,
-        careful: bool,
-        of_eager: frozenset[Told],
+        checks_each_root: bool,
+        eager_errors: frozenset[ErrorKey],
     ) -> None:
-        self.gm, self.options, self.careful, self.of_eager = gm, options, careful, of_eager
+        self.gm, self.options, self.checks_each_root, self.eager_errors = gm, options, checks_each_root, eager_errors
         self.invalid_histories: dict[int, InvalidHistory] = {}
         self.reached: dict[int, int] = {}
         self.flow: Flow | None = None
@@ -194,7 +194,7 @@ class _Trace:
         self.versions_before = [version_of(one.seen) for one in self.inputs]
         # index of the first occurrence of each
         self.first = {id(one): i for i, one in reversed(list(enumerate(self.inputs)))}
-        self.by_storage = _first_of_storages(self.inputs)
+        self.by_storage = _first_covering_inputs(self.inputs)
         self.shared = shared
         self.program: list[TraceTensor] = []
 
@@ -453,7 +453,8 @@ class _Trace:
         """Returns the gradients of the leaves that PyTorch's engine computes from the heads and their tangents.
 
         Raises:
-            _BackwardFailed: an error of the backward pass; a second, careful trace finds the results that cause it.
+            _BackwardFailed: an error of the backward pass; a second trace, which checks each root, finds the results
+                that cause it.
         """
         total = _Total.apply(tangents, *heads)
         owner = self.reads.owner
@@ -461,7 +462,7 @@ class _Trace:
         try:
             return self.engine(total, leaves, wanted, heads)
         except Exception as error:
-            if self.careful or of_backward(error) is None:
+            if self.checks_each_root or of_backward(error) is None:
                 raise
             raise _BackwardFailed from None
         finally:
@@ -482,7 +483,7 @@ class _Trace:
         # the graph may end under the caller's no_grad and still have enabled gradients in between
         with torch.enable_grad(), disable_autocast():
             leaves = [self.inputs[i].leaf for i in wanted]
-            if self.careful:
+            if self.checks_each_root:
                 roots, tangents = self.without_invalid(heads, roots, tangents, dict(zip(wanted, leaves, strict=True)))
             if not roots:
                 return (), {}
@@ -496,7 +497,7 @@ class _Trace:
         """Returns the gradients of the leaves; with several results, marked for calls in which some tangents are
         absent.
         """
-        if len(heads) == 1 and not self.careful:
+        if len(heads) == 1 and not self.checks_each_root:
             return torch.autograd.grad(total, leaves, allow_unused=True)
         flow = GradientFlow(self.rec, heads)
         with flow.marked():
@@ -524,12 +525,14 @@ class _Trace:
                     torch.autograd.grad(total, [*leaves.values()], retain_graph=True, allow_unused=True)
                 kept.append((i, tangent))
             except Exception as error:
-                told = error if as_told(error) in self.of_eager else of_backward(error)
-                if told is None:
+                eager_error = error if error_key(error) in self.eager_errors else of_backward(error)
+                if eager_error is None:
                     raise
                 error.__traceback__ = error.__context__ = None  # their tracebacks keep the frames of the trace alive
                 origins = heads_of([heads[i]], leaves)
-                self.invalid_histories[i] = InvalidHistory(told, tuple(k for k, found in origins.items() if found))
+                self.invalid_histories[i] = InvalidHistory(
+                    eager_error, tuple(k for k, found in origins.items() if found)
+                )
         return [i for i, _ in kept], [tangent for _, tangent in kept]
 
     def without_gradients(self, mutations: Sequence[Mutation]) -> tuple[Mutation, ...]:
@@ -565,7 +568,7 @@ class _Trace:
         computed = found.storage_view.layout.val
         return accumulated(own, computed) if self.examples[i].is_leaf else computed
 
-    def asked_for(self, positions: Mapping[int, int | SparseGradient]) -> dict[int, TensorMeta]:
+    def layouts_returned(self, positions: Mapping[int, int | SparseGradient]) -> dict[int, TensorMeta]:
         """Returns for each leaf the layout of its gradient if `torch.autograd.grad` returns it instead of accumulating
         it; only leaves for which the two layouts differ.
         """
@@ -655,7 +658,7 @@ class _Trace:
             outputs=outputs,
             differentiable=differentiable,
             gradients=tuple(positions.get(i) for i in range(len(self.inputs) + len(reals))),
-            asked_for=self.asked_for(positions),
+            layouts_returned=self.layouts_returned(positions),
             idle=self.idle(positions) if positions else (),
             seeds=seeds,
             autocast=casting(),

@@ -13,7 +13,7 @@ from smelt.graph.ir.gradient_marks import Flow
 from smelt.graph.ir.meta import TensorMeta, without_gaps
 from smelt.graph.ir.storage_view import Step
 from smelt.graph.nodes.custom_functions import BackwardState
-from smelt.graph.nodes.invalid_history import once_more
+from smelt.graph.nodes.invalid_history import copy_of_error
 from smelt.shapes.real import Real
 from smelt.shapes.size import Symbol
 
@@ -161,8 +161,8 @@ class Joint:
         num_found: number of numbers that the forward program returns last.
         states: mutable state that backward methods of the program's own functions have read.
         metas: the value of `output_metas` if the graph's metadata is symbolic and this plan is for given sizes.
-        asked_for: leaves whose gradients have one layout in eager if `torch.autograd.grad` returns them and another if
-            they are accumulated, each with the first of the two.
+        layouts_returned: leaves whose gradients have one layout in eager if `torch.autograd.grad` returns them and
+            another if they are accumulated, each with the first of the two.
         invalid_histories: program outputs and, with positions after these, mutations (their `grad` is false) that have
             a history and no gradients, with the error that eager raises in backward: a value that their history needs
             was overwritten, or the history begins inside the program.
@@ -205,7 +205,7 @@ class Joint:
     num_found: int = 0
     states: tuple[BackwardState, ...] = ()
     metas: tuple[TensorMeta, ...] | None = None
-    asked_for: Mapping[int, TensorMeta] = field(default_factory=dict)
+    layouts_returned: Mapping[int, TensorMeta] = field(default_factory=dict)
 
     @property
     def plain(self) -> bool:
@@ -264,6 +264,6 @@ def unreached(joint: Joint, unused: Collection[int]) -> frozenset[int]:
     present = joint.flow.present(unused)
     error = joint.flow.error(present)
     if error is not None:
-        raise once_more(error)
+        raise copy_of_error(error)
     given = (i for i, made in enumerate(joint.gradients) if made is not None)
     return frozenset(i for i in given if not joint.reached.get(i, present) & present)

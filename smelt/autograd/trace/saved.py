@@ -58,14 +58,14 @@ class Reads(NamedTuple):
         return not self.example.is_leaf and hint(self.one.leaf.storage_view.layout.val.nbytes) > MAX_EXTRA_COPY_BYTES
 
     @property
-    def stays_alias(self) -> bool:
+    def is_alias_of_input(self) -> bool:
         """Whether the input is saved as an alias and never copied."""
         return self.large or isinstance(self.example, Parameter)
 
     @property
-    def stays_one(self) -> bool:
+    def is_one_value(self) -> bool:
         """Whether forward and backward may use the same value for the input."""
-        return (self.stays_alias and not self.itself) or (self.large and not self.views)
+        return (self.is_alias_of_input and not self.itself) or (self.large and not self.views)
 
 
 def read_as_saved(rec: GraphRecorder, reads: Iterable[Reads]) -> dict[fx.Node, fx.Node]:
@@ -82,10 +82,10 @@ def read_as_saved(rec: GraphRecorder, reads: Iterable[Reads]) -> dict[fx.Node, f
     late = {}
     for each in reads:
         one, node, storage = each.one, each.one.node, each.one.storage_view.storage
-        if each.stays_one or storage.version or node.op != "placeholder":
+        if each.is_one_value or storage.version or node.op != "placeholder":
             continue
         wholes = [one.leaf, one.seen]  # they differ if the input was computed before the graph
-        kind: Literal["alias", "input"] = "alias" if each.stays_alias and storage not in rec.cloned else "input"
+        kind: Literal["alias", "input"] = "alias" if each.is_alias_of_input and storage not in rec.cloned else "input"
         late[node] = _bind_anew(rec, node, wholes, (kind, node.name))
         if each.itself and each.views:
             memory = _later(rec, node, one.leaf.storage_view.layout.val, ("memory", node.name))

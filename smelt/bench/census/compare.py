@@ -80,10 +80,10 @@ def _tensor_difference(a: Tensor, b: Tensor, at: str) -> list[str]:
     if bool(same.all()):
         return []
     wrong = int((~same).sum())
-    return [f"{at}: {wrong} of {a.numel()} elements differ, by up to {_furthest(a, b):.1e}"]
+    return [f"{at}: {wrong} of {a.numel()} elements differ, by up to {_max_distance(a, b):.1e}"]
 
 
-def _furthest(a: Tensor, b: Tensor) -> float:
+def _max_distance(a: Tensor, b: Tensor) -> float:
     if a.dtype == torch.bool:
         return 1.0
     wide = torch.complex128 if a.is_complex() else torch.float64

@@ -20,7 +20,7 @@ from smelt.bench.census.shorten import shorten
 from smelt.bench.census.shrink import TRIED, Sizes, small_settings
 from smelt.bench.workload import Batch
 
-ODD: dict[str, dict[str, Any]] = {
+MODEL_SETTINGS: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
     "lfm2_moe": {"layer_types": ["full_attention", "conv", "full_attention", "conv"], "num_hidden_layers": 4},
@@ -63,7 +63,7 @@ def transformers_subject(name: str) -> Subject:
     for sizes, short in itertools.product(TRIED, (True, False)):
         try:
             torch.manual_seed(SEED)
-            model = build(config_class, model_class, sizes, ODD.get(name, {}))
+            model = build(config_class, model_class, sizes, MODEL_SETTINGS.get(name, {}))
             if short == (numbers(model) <= MIN_SHORTENED_PARAMETERS):
                 continue  # a small model is not shortened, so it is tried once
             if short:

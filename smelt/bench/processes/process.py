@@ -246,7 +246,7 @@ def _exit_reason(code: int) -> str:
 def last_line(log_file: Path) -> str:
     """Returns the last line of a log that is not empty, at most 400 characters of it."""
     lines = [line.strip() for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:400] if lines else "it said nothing"
+    return lines[-1][:400] if lines else "it printed nothing"
 
 
 CACHES = {"SMELT_CACHE_DIR": "smelt", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}

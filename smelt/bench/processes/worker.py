@@ -23,7 +23,7 @@ from smelt.bench.ahead.measure import save
 from smelt.bench.bandwidth.measure import measure_copy, measure_problem
 from smelt.bench.census.examine import EagerFails, examine
 from smelt.bench.census.libraries import find_library
-from smelt.bench.contenders import compiler_counts, find_contender, keep_to_torchs_allocator
+from smelt.bench.contenders import compiler_counts, find_contender, use_torch_allocator_only
 from smelt.bench.meter import meter_of
 from smelt.bench.overhead import call_overhead, guard_overhead
 from smelt.bench.processes.process import phase_file_of
@@ -43,7 +43,7 @@ class Failed(Exception):
 
 
 @contextmanager
-def failing_as(status: str) -> Iterator[None]:
+def failing_with_status(status: str) -> Iterator[None]:
     """A context in which any error becomes a Failed with that status."""
     try:
         yield
@@ -73,23 +73,23 @@ def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> d
     """
     options = read_settings(settings)
     broken = "eager_fails" if contender == "eager" else "fail_compile"
-    with failing_as(broken):
+    with failing_with_status(broken):
         workload = find_workload(model, options.size)
         stepper = Stepper(workload, build_model(workload, options), build_batch(workload, options), options)
         prepare, meter = find_contender(contender), meter_of(options.device)
         meter.wait_for_device()
     begin = time.perf_counter()
-    with failing_as(broken):
+    with failing_with_status(broken):
         stepper.compile(prepare)()
     first = time.perf_counter() - begin
     whole = meter.peak_mb()
     steady_known = meter.reset_peak()
-    with failing_as(broken if contender == "eager" else "fail_run"):
+    with failing_with_status(broken if contender == "eager" else "fail_run"):
         for _ in range(steps):
             stepper()
     steady = meter.peak_mb() if steps and steady_known else None
     reserved = meter.reserved_mb()
-    with failing_as("fail_run"):
+    with failing_with_status("fail_run"):
         watched = environment().debug_memory  # the check would run operators of PyTorch, which would be counted
         left = stepper.eager_operators() if steps and not watched else None
     return {
@@ -111,7 +111,7 @@ def steps(
     `rounds`).
     """
     options = read_settings(settings)
-    with failing_as("fail_run"):
+    with failing_with_status("fail_run"):
         workload = find_workload(model, options.size)
         original = build_model(workload, options)
         batch, meter = build_batch(workload, options), meter_of(options.device)
@@ -146,9 +146,9 @@ def steps(
 def tensors(model: str, contender: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Measure the largest memory that the tensors of the third step take."""
     options = read_settings(settings)
-    with failing_as("fail_run"):
+    with failing_with_status("fail_run"):
         if not options.device.startswith("cuda"):
-            keep_to_torchs_allocator(contender)
+            use_torch_allocator_only(contender)
         workload = find_workload(model, options.size)
         stepper = Stepper(workload, build_model(workload, options), build_batch(workload, options), options)
         stepper.compile(find_contender(contender))
@@ -162,7 +162,7 @@ def accuracy(model: str, contender: str, settings: dict[str, Any]) -> dict[str, 
     counted.
     """
     options = read_settings(settings)
-    with failing_as("fail_compile"):
+    with failing_with_status("fail_compile"):
         try:
             verdict = judge_workload(find_workload(model, options.size), options, find_contender(contender))
         except EagerFailed as error:
@@ -174,20 +174,20 @@ def overhead(contender: str, guards: bool) -> dict[str, Any]:
     """Measure the seconds of a call: of `x + 1` and, if requested, of BERT-base and 48 blocks with graphs that do
     nothing.
     """
-    with failing_as("fail_run"):
+    with failing_with_status("fail_run"):
         found = call_overhead(contender)
         return found | (guard_overhead(contender) if guards else {})
 
 
 def copy_speed(device: str) -> dict[str, Any]:
     """Measure a copy on the device in bytes per second."""
-    with failing_as("fail_run"):
+    with failing_with_status("fail_run"):
         return {"bytes_s": measure_copy(device)}
 
 
 def bandwidth(problem: str, dtype: str, device: str, contenders: Sequence[str]) -> dict[str, Any]:
     """Measure the seconds of a program that moves memory, see `smelt.bench.bandwidth.measure`."""
-    with failing_as("fail_run"):
+    with failing_with_status("fail_run"):
         return measure_problem(problem, dtype, device, contenders)
 
 
@@ -201,13 +201,13 @@ def census(library: str, architecture: str) -> dict[str, Any]:
 
 def ahead(model: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Make an artefact of a model's step, see `smelt.bench.ahead.measure`."""
-    with failing_as("fail_compile"):
+    with failing_with_status("fail_compile"):
         return save(model, read_settings(settings))
 
 
 def first_pass(model: str, contender: str, passes: dict[str, Any]) -> dict[str, Any]:
     """Measure a decoder's first pass, see `smelt.bench.regional.measure`."""
-    with failing_as("eager_fails" if contender == "eager" else "fail_compile"):
+    with failing_with_status("eager_fails" if contender == "eager" else "fail_compile"):
         given = regional.Passes(**passes)
         use_tf32(given.settings())
         return regional.first_pass(model, contender, given)
@@ -215,7 +215,7 @@ def first_pass(model: str, contender: str, passes: dict[str, Any]) -> dict[str, 
 
 def passes_in_turn(model: str, contenders: Sequence[str], passes: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Measure passes of a decoder by several contenders in turn, see `smelt.bench.regional.measure`."""
-    with failing_as("fail_run"):
+    with failing_with_status("fail_run"):
         given = regional.Passes(**passes)
         use_tf32(given.settings())
         return regional.passes_in_turn(model, contenders, given, rounds)

@@ -144,7 +144,7 @@ def row_changes(old: Row, new: Row, name: str, absolute: bool = True) -> list[Ch
     before, after = old.results.get(name), new.results.get(name)
     if before is None or after is None:
         missing = "before" if before is None else "now"
-        return [] if before is after else [Change("unjudged", new, f"{name} did not take part {missing}")]
+        return [] if before is after else [Change("unjudged", new, f"{name} was not measured {missing}")]
     if (before.status, after.status) != ("pass", "pass"):
         return status_changes(new, before, after)
     changes = [step_change(old, new, name)]

@@ -84,11 +84,11 @@ def model_paragraphs(models: Sequence[Benchmark]) -> list[str]:
     baselines = [row for row in rows if row.suite == "baselines" and row not in steps]
     others = [row for row in rows if row.suite != "baselines" and row not in steps]
     paragraphs = [
-        *baseline_section(baselines, cards_and_days(runs_of(models, baselines))),
-        *step_section(steps, cards_and_days(runs_of(models, steps))),
+        *baseline_section(baselines, gpus_and_dates(runs_of(models, baselines))),
+        *step_section(steps, gpus_and_dates(runs_of(models, steps))),
     ]
     if others:
-        paragraphs += [*headline(others), f"The suites were measured{cards_and_days(runs_of(models, others))}."]
+        paragraphs += [*headline(others), f"The suites were measured{gpus_and_dates(runs_of(models, others))}."]
     return paragraphs
 
 
@@ -98,7 +98,7 @@ def runs_of(runs: Iterable[Benchmark], rows: Iterable[Row]) -> list[Benchmark]:
     return [run for run in runs if any(_identity(row) in known for row in run.rows)]
 
 
-def cards_and_days(runs: Iterable[Benchmark | Bandwidth]) -> str:
+def gpus_and_dates(runs: Iterable[Benchmark | Bandwidth]) -> str:
     """Describe where and when runs were made: " on CARD (DAY)"."""
     found: dict[str, None] = {}
     for run in runs:
@@ -221,7 +221,7 @@ def bandwidth_section(run: Bandwidth) -> list[str]:
         shares = ["" if each is None or each.share is None else f"{each.share:.0%}" for each in figures]
         lines.append((problem.name, f"{problem.moved / 1e6:.0f}", *shares))
     speed = f"{run.copy_bytes_s / 1e12:.2f} TB/s, read and written"
-    first = f"Share of the speed of a copy ({speed}), {run.dtype},{cards_and_days([run])}:"
+    first = f"Share of the speed of a copy ({speed}), {run.dtype},{gpus_and_dates([run])}:"
     return [first, table(("program", "MB", *names), lines, 1)]
 
 

@@ -223,8 +223,8 @@ def tally_section(rows: Sequence[Row], name: str, key: str, title: str) -> Secti
     """Returns the section of one of TALLIES, which a contender's compiler counted by name."""
     found = tallies(rows, name, key)
     lines = [(cut(text), str(seen), str(times)) for text, times, seen in found[:MAX_LISTED_LINES]]
-    left_out = f"The first {MAX_LISTED_LINES} of {len(found)}." if len(found) > MAX_LISTED_LINES else ""
-    return Section(f"{title}: {name}", left_out, ("what", "rows", "times"), lines, left=1)
+    limit_note = f"The first {MAX_LISTED_LINES} of {len(found)}." if len(found) > MAX_LISTED_LINES else ""
+    return Section(f"{title}: {name}", limit_note, ("what", "rows", "times"), lines, left=1)
 
 
 def run_section(benchmarks: Sequence[Benchmark], replaced: int) -> Section:

@@ -414,7 +414,7 @@ def warn(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     except TypeError:
         given = None
     if given is None or not _is_warning(**given.arguments):
-        raise Break("warnings.warn() with arguments that it refuses", "it raises where it stands")
+        raise Break("warnings.warn() with arguments that it refuses", "it raises at this line")
     given.apply_defaults()
     message, category, level, source, skipped = given.arguments.values()
     if type(level) is PrologueValue or type(skipped) is not tuple:

@@ -113,21 +113,21 @@ def _call_cache(
     vm.keep(fn)
     kinds = tuple(map(type, (*args, *kwargs.values())))
     if owner is None:
-        asked: _CachedCall | _CachedMethodCall = _CachedCall(args, tuple(kwargs.items()), kinds)
+        cached_call: _CachedCall | _CachedMethodCall = _CachedCall(args, tuple(kwargs.items()), kinds)
         given: object = fn
         source = vm.sources.get(id(fn)) or sources.const(fn, fn.__name__)
-        text = f"{source.text}({asked})"
+        text = f"{source.text}({cached_call})"
     else:
-        asked = _CachedMethodCall(fn, _CachedCall(args[1:], tuple(kwargs.items()), kinds[1:]))
+        cached_call = _CachedMethodCall(fn, _CachedCall(args[1:], tuple(kwargs.items()), kinds[1:]))
         given, source = owner, vm.sources[id(owner)]
-        text = f"{fn.__name__}({source.text}, {asked.call})"
+        text = f"{fn.__name__}({source.text}, {cached_call.call})"
     try:
-        value = user(asked, given)
+        value = user(cached_call, given)
     except UserError:
         subtract_calls(fn, misses=1)
         raise Break(f"a call of {fn.__name__}, which raises", "it is in no cache and is called each time") from None
     subtract_calls(fn, hits=1)
-    return vm.external(value, sources.Source(source, native.CALL, asked, text))
+    return vm.external(value, sources.Source(source, native.CALL, cached_call, text))
 
 
 def _refuse_eviction(fn: Cache, args: Args, kwargs: Kwargs) -> None:

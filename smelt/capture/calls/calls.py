@@ -76,7 +76,7 @@ def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: K
     _refuse_disabled(fn)
     match policy.policy_of(fn):
         case Policy.INLINE:
-            return False if compiler_marks.asks_of_no_tensor(fn, args) else inline(vm, fn, args, kwargs)
+            return False if compiler_marks.is_tracing_none(fn, args) else inline(vm, fn, args, kwargs)
         case Policy.LEAF:
             return call_leaf(vm, fn, args, kwargs)
         case Policy.NATIVE:
@@ -94,7 +94,7 @@ def _wrapped_function(vm: Interpreter, fn: types.FunctionType) -> object:
     """The function that `fn` compiles or hides from compilers; None if `fn` is not a wrapper that does this."""
     if fn.__code__ is _CHECKPOINT_CODE and hasattr(fn, "__wrapped__"):  # torch hides these from its own compiler only
         return vars(fn)["__wrapped__"]
-    if compiler_marks.compiled_here(fn):  # compiled code within compiled code becomes one graph
+    if compiler_marks.is_compiled_by_smelt(fn):  # compiled code within compiled code becomes one graph
         return vars(fn)["__wrapped__"]
     init = compiler_marks.original_init(fn)
     if init is not None:
@@ -304,12 +304,16 @@ def _refuse_misformatted(vm: Interpreter, name: str, args: Args) -> None:
     """Refuse a log message whose format does not fit its arguments: handlers report the error, or raise it, at the
     call.
     """
-    said = [*itertools.dropwhile(lambda value: isinstance(value, (logging.Logger, int)), args)]
-    if not said or type(said[0]) is not str or any(type(value) is PrologueValue for value in said[1:]):
+    message_args = [*itertools.dropwhile(lambda value: isinstance(value, (logging.Logger, int)), args)]
+    if (
+        not message_args
+        or type(message_args[0]) is not str
+        or any(type(value) is PrologueValue for value in message_args[1:])
+    ):
         return
-    given = tuple(_format_example(vm.effects.mirror(value)) for value in said[1:])
+    given = tuple(_format_example(vm.effects.mirror(value)) for value in message_args[1:])
     try:
-        logging.LogRecord(name, 0, "", 0, said[0], given, None).getMessage()
+        logging.LogRecord(name, 0, "", 0, message_args[0], given, None).getMessage()
     except Exception as error:
         raise Break(f"{name} with arguments that do not fit its text", str(error)) from None
 

@@ -137,7 +137,7 @@ def _register_methods() -> None:
 
         def show(vm: Interpreter, tensor: TraceTensor, *rest: object, fn: Callable[..., object] = fn) -> object:
             if fn is not format and rest:
-                raise Break("the text of a tensor with contents of its own", "it is made of values")
+                raise Break("the text of a tensor with its own contents", "it is made of values")
             return to_text(vm, fn, tensor, *rest)
 
         TENSOR_METHODS[name] = show
@@ -230,7 +230,7 @@ def print_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """
     for between in (kwargs.get("sep"), kwargs.get("end")):
         if between is not None and not isinstance(between, (str, UnknownText)):
-            raise Break("print() with arguments that it refuses", "it raises where it stands")
+            raise Break("print() with arguments that it refuses", "it raises at this line")
     target = kwargs.get("file")
     if target is None and vm.effects.variable(sys, "stdout") is not None:
         target = vm.load_attr(sys, "stdout")

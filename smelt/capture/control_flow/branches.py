@@ -18,7 +18,7 @@ from smelt.capture._native import NULL
 from smelt.capture.control_flow.conditionals import jump
 from smelt.capture.core.breaks import UserError
 from smelt.capture.core.bytecode import Decoded
-from smelt.capture.core.conditional_value import ASKING, PhiValue
+from smelt.capture.core.conditional_value import TRUTH_TESTS, PhiValue
 from smelt.capture.core.frames import Frame
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.liveness import live_slots
@@ -75,7 +75,7 @@ for _on, _name in ((False, "IF_FALSE"), (True, "IF_TRUE")):
 def to_bool(vm: Interpreter, f: Frame, arg: object) -> None:
     """TO_BOOL of 3.13: leaves a tensor on the stack for the jump that follows, which may capture both arms."""
     value = f.stack[-1]
-    if type(value) in _DECIDED_BY_JUMP and f.decoded.names[f.pc] in ASKING:
+    if type(value) in _DECIDED_BY_JUMP and f.decoded.names[f.pc] in TRUTH_TESTS:
         return
     f.stack[-1] = containers.truth(vm, value)
 

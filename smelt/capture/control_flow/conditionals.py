@@ -119,16 +119,16 @@ def capture_arms(vm: Interpreter, f: Frame, condition: TraceTensor, when_true: i
         return _Branch(vm, f, condition).run(when_true, when_false)
     except (Break, UserError, CannotMerge, CannotUndo) as stop:
         vm.control.refused.add(branch)
-        said = "one of them raises" if isinstance(stop, UserError) else getattr(stop, "title", None) or str(stop)
+        reason = "one of them raises" if isinstance(stop, UserError) else getattr(stop, "title", None) or str(stop)
         bare(stop)
     finally:
         vm.control.branching.discard(branch)
-    raise _cannot_be_node(said)
+    raise _cannot_be_node(reason)
 
 
-def _cannot_be_node(said: str) -> Break:
+def _cannot_be_node(reason: str) -> Break:
     refused = containers.tensor_value("a branch on a tensor's value")
-    refused.why += f", and its two ways cannot be one node: {said}"
+    refused.why += f", and its two arms cannot be one node: {reason}"
     return refused
 
 
@@ -141,7 +141,7 @@ class _Branch:
         if join is None or f.generator is not None:
             raise CannotMerge("they do not meet in this function")
         if self.tensors.region is not None or vm.ambient.inside_region(self.tensors.graph):
-            raise CannotMerge("it stands under torch.no_grad, autocast or checkpoint")
+            raise CannotMerge("it is under torch.no_grad, autocast or checkpoint")
         self.join = join
         self.locals, self.stack = f.locals[:], f.stack[:]
         self.modes = present_modes()
@@ -224,7 +224,7 @@ class _Branch:
         if nodes.isdisjoint(tensors.mutated):
             return
         if any(map(tensors.is_made_leaf, nodes)):
-            raise CannotMerge("a tensor asks for gradients in one of them")
+            raise CannotMerge("a tensor is set to require gradients in one of them")
         older = {id(t.storage_view.storage) for node, t in tensors.made_tensors() if node not in nodes}
         given = {id(t.storage_view.storage) for t in tensors.traced.values() if not t.requires_grad}
         for storage, writers in tensors.writers.items():

@@ -70,5 +70,5 @@ def _tensor(vm: Interpreter, size: Size) -> TraceTensor:
         return vm.tensors.run(torch.Tensor.reshape, (source, ()), {}, "reshape") if source.dim() else source
     made: TraceTensor = vm.tensors.run(torch.full, ((), to_torch(size)), {"dtype": torch.int64})
     if type(made) is not TraceTensor:
-        raise Break("a branch on a number that values tell", "no tensor of the graph holds it")
+        raise Break("a branch on a data-dependent number", "no tensor of the graph holds it")
     return made

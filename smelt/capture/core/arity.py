@@ -67,7 +67,7 @@ class Meaning:
         """Read the function's signature. This happens at its first call, because most functions are never called."""
         self._counts, self._words = _UNSIGNED.get(id(self.function), (range(_UNLIMITED), True))
         self._signature: inspect.Signature | None = None
-        if id(self.function) not in _UNSIGNED and _tells(self.function):
+        if id(self.function) not in _UNSIGNED and _has_reliable_signature(self.function):
             try:
                 self._signature = inspect.signature(self.function, follow_wrapped=False)
             except (TypeError, ValueError):
@@ -119,17 +119,17 @@ _INERT = classes(int, float, bool, str, type(None))
 _EXAMPLES: ClassTable[object] = by_class({int: 0, float: 0.0, bool: True})
 
 
-_TELLING = classes(type, types.BuiltinFunctionType, *_OF_CLASSES)
+_KINDS_WITH_SIGNATURES = classes(type, types.BuiltinFunctionType, *_OF_CLASSES)
 
 
-def _tells(function: Any) -> bool:
+def _has_reliable_signature(function: Any) -> bool:
     """Whether `inspect.signature` is reliable for the function: it is a Python function, or a builtin function, method
     or class outside of torch and smelt.
     """
     if isinstance(function, types.FunctionType):
         return True
     kind, module = type(function), getattr(function, "__module__", None) or "builtins"
-    return kind in _TELLING and module.split(".")[0] not in ("torch", "smelt")
+    return kind in _KINDS_WITH_SIGNATURES and module.split(".")[0] not in ("torch", "smelt")
 
 
 def _positional(signature: inspect.Signature) -> range:

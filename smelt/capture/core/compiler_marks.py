@@ -54,7 +54,7 @@ REGION_CODES: set[CodeType] = set()
 """The code objects of the functions that `smelt.compile` makes."""
 
 
-def compiled_here(function: object) -> bool:
+def is_compiled_by_smelt(function: object) -> bool:
     """Whether `smelt.compile` made the function. Its code decides, because `functools.wraps` copies attributes to other
     functions."""
     function = function.__func__ if isinstance(function, MethodType) else function
@@ -73,7 +73,7 @@ def compiled_elsewhere(function: FunctionType) -> bool:
     return function.__code__.co_filename.endswith(_WRAPPERS) and disabled(function) is None
 
 
-def hidden_by_torch(function: FunctionType) -> bool:
+def is_disabled_by_torch(function: FunctionType) -> bool:
     """Whether torch has disabled a function of its optimizers for torch.compile, which it does when that compiler is
     first used."""
     attributes = function.__dict__
@@ -85,7 +85,7 @@ def hidden_by_torch(function: FunctionType) -> bool:
 def original_attribute(function: FunctionType) -> str | None:
     """The attribute with the original of a function that torch has wrapped for its compiler; None for any other
     function."""
-    if compiled_elsewhere(function) or hidden_by_torch(function):
+    if compiled_elsewhere(function) or is_disabled_by_torch(function):
         return "_torchdynamo_orig_callable"
     if _REGION in function.__dict__ and function.__code__.co_filename.endswith(_REGIONS):
         return _REGION
@@ -156,7 +156,7 @@ def _quiet_wrapper(context: Any) -> None:
             native.quiet(code)
 
 
-def asks_of_no_tensor(fn: Callable[..., object], args: Sequence[object]) -> bool:
+def is_tracing_none(fn: Callable[..., object], args: Sequence[object]) -> bool:
     """Whether a call is `is_tracing(None)` of transformers.
 
     transformers calls `is_tracing` before it reads the values of a padding mask, which are unknown to a graph. Without

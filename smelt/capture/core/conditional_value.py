@@ -15,13 +15,13 @@ from smelt.capture.core.breaks import Break, Restart
 from smelt.capture.core.values import LEAVES
 from smelt.graph.ir.symint import SYMBOLIC
 
-ASKING = frozenset(
+TRUTH_TESTS = frozenset(
     {f"POP_JUMP_{direction}IF_{truth}" for direction in ("", "FORWARD_", "BACKWARD_") for truth in ("TRUE", "FALSE")}
     | {"TO_BOOL"}
 )
 """Instructions that only test the truth of the value on top of the stack."""
 
-HANDING_ON = frozenset({"STORE_FAST", "RETURN_VALUE", "POP_TOP", "UNARY_NOT"})
+FORWARDING = frozenset({"STORE_FAST", "RETURN_VALUE", "POP_TOP", "UNARY_NOT"})
 """Instructions that may also take an unknown bool result (for example of `torch.equal`), since they do not read it."""
 
 
@@ -31,16 +31,16 @@ class PhiValue:
     Attributes:
         given: the graph output with the tensor of the arm that leaves one; the graph returns None in the other arm.
         born: number of the captured frame's instruction that contains the branch, counted from the frame's start.
-        asked: name of the function that returned this bool; None if the value comes from a branch.
+        function: name of the function that returned this bool; None if the value comes from a branch.
     """
 
-    __slots__ = ("condition", "true", "false", "given", "born", "asked")
+    __slots__ = ("condition", "true", "false", "given", "born", "function")
 
     def __init__(
-        self, condition: object, true: object, false: object, given: object, born: int, asked: str | None = None
+        self, condition: object, true: object, false: object, given: object, born: int, function: str | None = None
     ) -> None:
         self.condition, self.true, self.false, self.given, self.born = condition, true, false, given, born
-        self.asked = asked
+        self.function = function
 
     @property
     def plain(self) -> bool:
@@ -54,13 +54,13 @@ class PhiValue:
 
     def read(self, *args: object, **kwargs: object) -> Any:
         """Restart the capture and end its graph before the branch, because the value itself is needed."""
-        if self.asked is not None:
-            raise Restart(self.born, unanswered(self.asked))
+        if self.function is not None:
+            raise Restart(self.born, values_needed(self.function))
         raise Restart(
             self.born,
             Break(
                 "a branch on a tensor's value",
-                "what its two ways leave behind differs, and is not a tensor",
+                "its two arms give different values, which are not tensors",
                 "torch.where(condition, a, b), or move the decision out of the compiled function",
             ),
         )
@@ -70,11 +70,11 @@ class PhiValue:
     __hash__ = None  # type: ignore[assignment]
 
 
-def unanswered(asked: str) -> Break:
+def values_needed(function: str) -> Break:
     """The break where a bool computed from tensors' values is used as a number or as an object."""
     return Break(
-        f"{asked} needs the values of tensors",
-        "only a branch, or who gets the result, can take an answer that the graph computes",
+        f"{function} needs the values of tensors",
+        "only a branch, or the caller, can take an answer that the graph computes",
         "use it as a condition (`if`), or (a == b).all(), which is a tensor",
     )
 
@@ -90,6 +90,6 @@ def refuse_undecided(f: Any) -> None:
     Raises:
         Restart: the next instruction needs the phi value itself.
     """
-    if f.stack and type(f.stack[-1]) is PhiValue and f.decoded.names[f.pc] not in ASKING:
-        if f.stack[-1].asked is None or f.decoded.names[f.pc] not in HANDING_ON:
+    if f.stack and type(f.stack[-1]) is PhiValue and f.decoded.names[f.pc] not in TRUTH_TESTS:
+        if f.stack[-1].function is None or f.decoded.names[f.pc] not in FORWARDING:
             f.stack[-1].read()

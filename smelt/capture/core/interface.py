@@ -62,7 +62,7 @@ class Store(Protocol):
     anew: bool
     born: int
     version: int
-    behind: int
+    num_calls_before: int
 
 
 class Mirror(Protocol):
@@ -152,7 +152,7 @@ class Effects(Protocol):
     def containers_changed(self) -> bool:
         """Whether the program wrote to an external container."""
 
-    def source_behind(self, value: object) -> Source | None:
+    def original_source(self, value: object) -> Source | None:
         """The source of an external object, or of the external view that this view replaces."""
 
     def original(self, value: object) -> Any:
@@ -248,10 +248,10 @@ class Finalizers(Protocol):
     def is_reached(self, value: object) -> bool:
         """Whether the value is reachable from the frame, or from what it has stored."""
 
-    def leads_to_one(self, value: object) -> bool:
+    def refers_to_finalizer(self, value: object) -> bool:
         """Whether a value of the capture is or refers to an object with a finalizer, or a generator."""
 
-    def doomed(self) -> list[Any]:
+    def with_finalizers(self) -> list[Any]:
         """The objects with finalizers that the frame refers to, and the generators that it did not exhaust."""
 
 
@@ -293,7 +293,7 @@ class Guards(Protocol):
     def python(self, fn: Callable[..., bool], sources: Iterable[Source], shortcut: int | None = None) -> None:
         """Guard that `fn` of the values of these sources is true (evaluated in Python: for rare cases)."""
 
-    def together(self, fn: Callable[..., bool], source: Source) -> None:
+    def joint_check(self, fn: Callable[..., bool], source: Source) -> None:
         """Add the source to those of `fn`, and guard that `fn` of the values of all of them is true."""
 
     def state(self, state: tuple[object, ...]) -> None:
@@ -312,7 +312,7 @@ class Profile(Protocol):
     classes: Any
     unsteady: set[Site]
 
-    def look_at_value(self, asked: object, found: object) -> bool:
+    def look_at_value(self, key: object, found: object) -> bool:
         """Whether a tensor's value was the same at all captures so far."""
 
 
@@ -460,7 +460,7 @@ class Tensors(Protocol):
     guarded: bool
     read_guarded: bool
     mutated: set[fx.Node]
-    draws_anew: bool
+    redraws: bool
     drawing_otherwise: set[fx.Node]
     drawing: set[fx.Node]
     looking: set[fx.Node]

@@ -49,7 +49,7 @@ class NotPlain(Exception):
     """A class has an attribute that its statement does not fully describe."""
 
 
-def is_made_anew(vm: Interpreter, cls: type, source: Source) -> bool:
+def may_be_redefined(vm: Interpreter, cls: type, source: Source) -> bool:
     """Whether the next call may have another class of the same statement: the captured function makes it, or the
     compile site has seen another one. All other classes are compared by identity, which is cheaper."""
     is_local = source.local or source.kind == native.CELL  # functions that are made anew have their own cells
@@ -190,7 +190,7 @@ def _plain(value: object) -> tuple[type, object]:
 def read_class(vm: Interpreter, cls: type, source: Source) -> object:
     """Read an external class; the guard compares its statement if each call may make the class anew, else its
     identity."""
-    if not is_made_anew(vm, cls, source):
+    if not may_be_redefined(vm, cls, source):
         vm.guards.check(source, native.IS, cls)
         return cls
     try:
@@ -302,7 +302,11 @@ def kind_of(source: Source) -> Source:
 def check_type(vm: Interpreter, value: object, source: Source) -> None:
     """Guard the class of a value."""
     cls = type(value)
-    if cls.__flags__ & HEAP and source.local and (id(cls) in vm.python.made_classes or is_made_anew(vm, cls, source)):
+    if (
+        cls.__flags__ & HEAP
+        and source.local
+        and (id(cls) in vm.python.made_classes or may_be_redefined(vm, cls, source))
+    ):
         vm.external(cls, kind_of(source))
     else:
         vm.guards.check(source, native.TYPE_IS, cls)

@@ -35,8 +35,8 @@ class PythonState:
         read_later: keys of `reads` that the backward methods of the program's autograd functions read.
         hooks: the hooks that the program registers, by identity of the tensor; see `tensor_hooks`.
         regions: modes of the thread that the program has entered, see `thread_modes`.
-        left_out: for each active call of a module, the depth of the frame stack, because capture skips the frames of
-            `nn.Module.__call__`.
+        module_depths: for each active call of a module, the depth of the frame stack, because capture skips the frames
+            of `nn.Module.__call__`.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class PythonState:
         self.read_later: set[tuple[int, str]] = set()
         self.hooks: dict[int, list[Any]] = {}
         self.regions: list[Any] = []
-        self.left_out: list[int] = []
+        self.module_depths: list[int] = []
 
     def release(self, external: Container[int]) -> None:
         """Drop the references to the program's objects; exceptions whose identity is in `external` stay unchanged."""

@@ -69,9 +69,9 @@ class SiteProfile:
         if self.numbers[source.text] != number:
             self.changing.add((source.text, None))
 
-    def look_at_value(self, asked: object, found: object) -> bool:
+    def look_at_value(self, key: object, found: object) -> bool:
         """Whether a value read from a tensor equals the one of the first capture with this key."""
-        return bool(self.values.setdefault(asked, found) == found)
+        return bool(self.values.setdefault(key, found) == found)
 
 
 @dataclass(frozen=True)

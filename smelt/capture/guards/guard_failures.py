@@ -127,8 +127,8 @@ def _has_not(source: Source, operand: object, found: object, guards: GuardList) 
 def _tensor(source: Source, spec: native.TensorSpec, found: object, guards: GuardList) -> Change:
     if not isinstance(found, torch.Tensor):
         return Change(source.text, "a tensor", value_text(found))
-    said = spec.mismatch(found) or "metadata"
-    what, _, rest = said.partition(": expected ")
+    mismatch = spec.mismatch(found) or "metadata"
+    what, _, rest = mismatch.partition(": expected ")
     before, _, now = rest.partition(", got ")
     dim = int(what[6:-1]) if what.startswith("shape[") else None
     if what == "requires_grad":

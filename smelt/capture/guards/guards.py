@@ -38,7 +38,7 @@ def _size_function(names: list[str], conditions: Sequence[tuple[object, str, str
     text = " and ".join(f"({text})" for _, text, _ in conditions)
     exec(f"def sizes({', '.join(names)}):\n    return {text}\n", scope)
     scope["sizes"].__name__ = " and ".join(shown for _, _, shown in conditions)
-    scope["sizes"].asks = names, text  # from which an artefact rebuilds the function
+    scope["sizes"].reader_arguments = names, text  # from which an artefact rebuilds the function
     return scope["sizes"]
 
 
@@ -63,7 +63,7 @@ class GuardList:
         self._by_step: dict[tuple[Any, ...], int] = {}
         self._known: set[tuple[Any, ...]] = set()
         self._flags: set[tuple[Any, ...]] = set()
-        self._together: dict[Callable[..., bool], list[Source]] = {}
+        self._joint_checks: dict[Callable[..., bool], list[Source]] = {}
 
     def fetch(self, source: Source) -> int:
         """The index of a source among the fetches; equal sources share one."""
@@ -125,11 +125,11 @@ class GuardList:
         indices = tuple(sorted({self.fetch(source) for source in sources}))
         self._add(indices[-1], native.PYTHON, (fn, indices) if shortcut is None else (fn, indices, shortcut))
 
-    def together(self, fn: Callable[..., bool], source: Source) -> None:
+    def joint_check(self, fn: Callable[..., bool], source: Source) -> None:
         """Add a source to those of `fn`. The guard calls `fn` once, with the values of all sources added for it, and
         requires that the result is true.
         """
-        self._together.setdefault(fn, []).append(source)
+        self._joint_checks.setdefault(fn, []).append(source)
 
     def sizes(self, names: dict[str, Source], equal: list[tuple[Source, Source]], conditions: list[str]) -> None:
         """Guard conditions over sizes. `names` has the source of each symbol; `equal` lists pairs of sizes that must be
@@ -137,9 +137,11 @@ class GuardList:
         indices = tuple(sorted(set(map(self.fetch, (*names.values(), *itertools.chain(*equal))))))
         variable = {index: f"v{index}" for index in indices} | {self.fetch(s): name for name, s in names.items()}
         index_of = {variable[index]: i for i, index in enumerate(indices)}
-        asked = [(f"{variable[self.fetch(a)]} == {variable[self.fetch(b)]}", f"{a.text} == {b.text}") for a, b in equal]
-        asked += [(c, substitute_names(c, _texts(names))) for c in conditions]
-        programs = [(size_program(text, index_of), text, shown) for text, shown in asked]
+        comparisons = [
+            (f"{variable[self.fetch(a)]} == {variable[self.fetch(b)]}", f"{a.text} == {b.text}") for a, b in equal
+        ]
+        comparisons += [(c, substitute_names(c, _texts(names))) for c in conditions]
+        programs = [(size_program(text, index_of), text, shown) for text, shown in comparisons]
         in_c = [each for each in programs if each[0] is not None]
         if in_c:
             program = tuple(itertools.chain.from_iterable(steps or () for steps, _, _ in in_c))
@@ -154,14 +156,14 @@ class GuardList:
 
     def flag(self, fn: Callable[..., object], args: Args, value: object) -> None:
         """Guard that a setting of the process or the thread, `fn(*args)`, stays the same."""
-        asked = (fn, *args)
-        if asked not in self._flags:
-            self._flags.add(asked)
+        call = (fn, *args)
+        if call not in self._flags:
+            self._flags.add(call)
             self._add(-1, native.PYTHON, Flag(fn, args, value))
 
     def finish(self, outputs: Iterable[int]) -> native.Guards:
         """The guards in the form that C evaluates; `outputs` are the fetches that residual code needs."""
-        for fn, given in self._together.items():
+        for fn, given in self._joint_checks.items():
             self.python(fn, given, getattr(fn, "shortcut", None))
         specs: dict[Any, native.TensorSpec] = {}
         checks = [

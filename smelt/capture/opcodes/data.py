@@ -49,8 +49,8 @@ def binary_op(vm: Interpreter, f: Frame, arg: Callable[..., object]) -> None:
 @opcode("UNARY_NOT")
 def unary_not(vm: Interpreter, f: Frame, arg: object) -> None:
     value = f.stack[-1]
-    if type(value) is PhiValue and value.asked is not None:
-        f.stack[-1] = PhiValue(value.condition, value.false, value.true, None, value.born, value.asked)
+    if type(value) is PhiValue and value.function is not None:
+        f.stack[-1] = PhiValue(value.condition, value.false, value.true, None, value.born, value.function)
         return
     f.stack[-1] = (
         vm.prologue.run(operator.not_, (value,), {})
@@ -209,7 +209,7 @@ def map_add(vm: Interpreter, f: Frame, arg: int) -> None:
 @opcode("LIST_EXTEND")
 def list_extend(vm: Interpreter, f: Frame, arg: int) -> None:
     more = f.stack.pop()
-    containers.writable(vm, f.stack[-arg]).extend(drain(vm, more, asks_length=True))
+    containers.writable(vm, f.stack[-arg]).extend(drain(vm, more, calls_len=True))
 
 
 @opcode("SET_UPDATE")
@@ -220,17 +220,17 @@ def set_update(vm: Interpreter, f: Frame, arg: int) -> None:
     _hashing(vm, items)(containers.writable(vm, f.stack[-arg]).update, items)
 
 
-def drain(vm: Interpreter, value: Any, asks_length: bool = False) -> list[Any]:
+def drain(vm: Interpreter, value: Any, calls_len: bool = False) -> list[Any]:
     """All items of an iterable.
 
     Args:
-        asks_length: whether to call `__len__` first, as C code does that makes a list or tuple.
+        calls_len: whether to call `__len__` first, as C code does that makes a list or tuple.
     """
     if (type(value) is list or type(value) is tuple) and id(value) not in vm.sources:
         return list(value)
     vm.work += 1
     iterator, items = containers.iterate(vm, value), []
-    if asks_length:
+    if calls_len:
         containers.ask_length(vm, value)
     while (item := containers.advance(vm, iterator)) is not containers.END:
         count_iteration(vm)

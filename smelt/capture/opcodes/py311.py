@@ -41,7 +41,7 @@ def load_method(vm: Interpreter, f: Frame, arg: str) -> None:
 
 def call_function_ex(vm: Interpreter, f: Frame, arg: int) -> None:
     kwargs = opcodes_data.keywords(vm, f.stack.pop()) if arg & 1 else {}
-    args = tuple(opcodes_data.drain(vm, f.stack.pop(), asks_length=True))
+    args = tuple(opcodes_data.drain(vm, f.stack.pop(), calls_len=True))
     fn = f.stack.pop()
     f.stack.pop()
     f.stack.append(vm.call(fn, args, kwargs))

@@ -54,7 +54,7 @@ _MAX_CALL_DEPTH = 8
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-class _NotWhole(Exception):
+class _NotPureError(Exception):
     """Raised if a function may do more than draw random numbers and compute."""
 
 
@@ -70,7 +70,7 @@ def call_whole(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwar
             return NotImplemented
         scan.refuse_pending()
         plain_args, plain_kwargs = _data(vm, args), _data(vm, kwargs)
-    except _NotWhole:
+    except _NotPureError:
         return NotImplemented
     try:
         out = vm.prologue.whole(fn, plain_args, plain_kwargs)
@@ -127,7 +127,7 @@ class _Scan:
         objects: external objects among the arguments.
 
     Raises:
-        _NotWhole: one of the functions may do more than draw random numbers and compute.
+        _NotPureError: one of the functions may do more than draw random numbers and compute.
     """
 
     def __init__(self, vm: Interpreter, objects: list[object]) -> None:
@@ -137,53 +137,53 @@ class _Scan:
         self.functions: dict[int, types.FunctionType] = {}
         for value in objects:
             if vm.source_of(value) is None or isinstance(value, (*CONTAINERS, torch.Tensor)):
-                raise _NotWhole
+                raise _NotPureError
             if callable(value) and not isinstance(value, torch.nn.Module):
-                raise _NotWhole
+                raise _NotPureError
 
     def function(self, fn: object, depth: int) -> None:
         """Scan one function."""
         if isinstance(fn, (staticmethod, classmethod)):
             fn = fn.__func__
         if not isinstance(fn, types.FunctionType) or depth > _MAX_CALL_DEPTH or fn.__code__.co_flags & _SUSPENDED:
-            raise _NotWhole
+            raise _NotPureError
         if id(fn) in self.functions:
             return
         self.functions[id(fn)] = fn
         if fn.__dict__ and "__wrapped__" in fn.__dict__:
-            raise _NotWhole
+            raise _NotPureError
         for cell in fn.__closure__ or ():
             if id(cell) in self.vm.python.created or cell == _EMPTY or type(cell.cell_contents) not in LEAVES:
-                raise _NotWhole
+                raise _NotPureError
         for code in _codes(fn.__code__):
             self._code(fn, code, depth)
 
     def _code(self, fn: types.FunctionType, code: types.CodeType, depth: int) -> None:
         decoded = self.vm.decode(code)
         if not _BAD_OPS.isdisjoint(decoded.names) or not _BAD_NAMES.isdisjoint(code.co_names):
-            raise _NotWhole
+            raise _NotPureError
         if code is fn.__code__ and "STORE_DEREF" in decoded.names and code.co_freevars:
-            raise _NotWhole
+            raise _NotPureError
         self.names.update(code.co_names)
         self.draws = self.draws or not _DRAWING.isdisjoint(code.co_names)
         for name in code.co_names:
             if name in fn.__globals__:
                 self._global(fn.__globals__[name], depth)
             elif hasattr(builtins, name) and name in _UNSAFE:
-                raise _NotWhole
+                raise _NotPureError
             for value in self.objects:
                 self._attribute(value, name, depth)
 
     def _global(self, value: object, depth: int) -> None:
         if isinstance(value, types.ModuleType):
             if value not in _MODULES:
-                raise _NotWhole
+                raise _NotPureError
         elif isinstance(value, types.FunctionType) and policy_of(value) is Policy.INLINE:
             self.function(value, depth + 1)
         elif type(value) not in LEAVES and not isinstance(value, (types.BuiltinFunctionType, numpy.ufunc)):
             bound = isinstance(value, types.MethodType) and isinstance(value.__self__, random.Random)
             if not bound and not (isinstance(value, type) and value.__module__ in ("builtins", "numpy")):
-                raise _NotWhole
+                raise _NotPureError
 
     def _attribute(self, value: object, name: str, depth: int) -> None:
         """The attribute of an external object that a name in the code may refer to."""
@@ -191,10 +191,10 @@ class _Scan:
         if isinstance(value, torch.nn.Module) and any(
             name in (value.__dict__.get(table) or ()) for table in ("_parameters", "_buffers", "_modules")
         ):
-            raise _NotWhole
+            raise _NotPureError
         if attributes is not None and name in attributes:
             if not _is_plain_data(attributes[name]):
-                raise _NotWhole
+                raise _NotPureError
             return
         raw = next((vars(base)[name] for base in type(value).__mro__ if name in vars(base)), None)
         if raw is None or type(raw) in LEAVES:
@@ -205,9 +205,9 @@ class _Scan:
         """End the graph if there are deferred writes of the program, which the function would not see."""
         effects = self.vm.effects
         if any(store.name in self.names or store.kind == "cell" for store in effects.stores.values()):
-            raise _NotWhole
+            raise _NotPureError
         if self.objects and effects.containers_changed():
-            raise _NotWhole
+            raise _NotPureError
 
     def guard(self) -> None:
         """Guard that the global names in the scanned code still refer to the scanned functions, and the types of

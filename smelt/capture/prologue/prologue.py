@@ -223,7 +223,7 @@ class Prologue:
         certain = all(v.certain for v in values) and self._is_certain(fn, drawing.name, args, kwargs, drawing.draws)
         out = self._on_examples(fn, args, kwargs, method, drawing.draws)
         if not constant and (writes or drawing.made):
-            self._spoil(values)
+            self._mark_changing(values)
         step = fn if method is None else Method(method)
         pure = not writes and not drawing.draws
         out = self._result(step, args, kwargs, out, constant, certain, pure=pure, values=values)
@@ -382,7 +382,7 @@ class Prologue:
                     raise Break("an array of numpy is written that the outside, or a tensor, sees")
         return True
 
-    def _spoil(self, values: list[PrologueValue]) -> None:
+    def _mark_changing(self, values: list[PrologueValue]) -> None:
         """Mark values that share memory with a written value as no longer constant."""
         for op in self.ops:
             if op.value.constant and any(may_share(op.value.example, v.example) for v in values):

@@ -606,15 +606,15 @@ def read_proxy(vm: Interpreter, value: object, source: Source) -> object:
     Raises:
         Break: the referent is dead, so that every use of the proxy is an error.
     """
-    kind = _stands_for(value)
+    kind = _referent_class(value)
     if kind is None:
         raise Break("a weak proxy of an object that is dead", "it raises an error for whatever it is asked")
     vm.guards.check(source, native.TYPE_IS, type(value))
-    vm.guards.check(sources.called(source, _stands_for, "stands_for"), native.IS, kind)
+    vm.guards.check(sources.called(source, _referent_class, "stands_for"), native.IS, kind)
     return vm.register(value, source)
 
 
-def _stands_for(proxy: object) -> object:
+def _referent_class(proxy: object) -> object:
     """The class of a weak proxy's referent; None if the referent is dead."""
     try:
         return proxy.__class__

@@ -82,7 +82,7 @@ def _of_tensors(
     if inputs is not None:
         reached = _chosen(reached, _sequence(vm.effects.plain(inputs)))
     for leaf in reached:
-        begins_here(vm, leaf, hooks=True)
+        check_leaf(vm, leaf, hooks=True)
     hooked = any(_hooked(vm, leaf) for leaf in reached)
     if hooked:
         reached = in_order(roots, reached)
@@ -128,7 +128,7 @@ def leaves_below(roots: Sequence[torch.Tensor]) -> Iterator[TraceTensor]:
             yield leaf
 
 
-def begins_here(vm: Interpreter, leaf: TraceTensor, hooks: bool = False) -> None:
+def check_leaf(vm: Interpreter, leaf: TraceTensor, hooks: bool = False) -> None:
     """Check that a leaf of the trace is a leaf of the program, too; adds guards if it is an external tensor.
 
     Args:
@@ -149,7 +149,7 @@ def begins_here(vm: Interpreter, leaf: TraceTensor, hooks: bool = False) -> None
     if not isinstance(real, torch.nn.Parameter):  # a parameter is always a leaf
         vm.guards.python(is_leaf, [source])
     if not has_hooks(real):
-        vm.guards.together(no_hooks, source)
+        vm.guards.joint_check(no_hooks, source)
     if not hooks and _hooked(vm, leaf):
         raise Break("torch.autograd.grad with a hook on a tensor", "the hook is called with the gradient")
 
@@ -211,13 +211,13 @@ def store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
         vm.effects.store("attr", tensor, "grad", value)
 
 
-def is_spent(vm: Interpreter, tensor: TraceTensor) -> bool:
+def has_freed_history(vm: Interpreter, tensor: TraceTensor) -> bool:
     """Whether a backward has freed saved tensors in the history of the tensor."""
     return bool(vm.tensors.spent) and any(id(node) in vm.tensors.spent for node in history([tensor]))
 
 
-def base_that_is_spent(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
-    """The base of a view taken without a history (`torch.no_grad()`), if `is_spent` holds for the base."""
+def base_with_freed_history(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
+    """The base of a view taken without a history (`torch.no_grad()`), if `has_freed_history` holds for the base."""
     if not (vm.tensors.spent and tensor.requires_grad and is_view(tensor)):
         return None
     if forbidden(tensor) is None and tensor.grad_fn is not None:
@@ -226,7 +226,7 @@ def base_that_is_spent(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | No
     if type(base) is not TraceTensor or base.dtype is not tensor.dtype or tensor.storage_view.layout.val.symbolic:
         return None
     lazy = tensor.is_conj() or tensor.is_neg()
-    return base if not lazy and id(base) in vm.tensors.nodes and is_spent(vm, base) else None
+    return base if not lazy and id(base) in vm.tensors.nodes and has_freed_history(vm, base) else None
 
 
 def view_without_history(

@@ -81,7 +81,7 @@ class Compared:
         """Guard by identity all noted objects if the keys of an external dictionary, which is copied, are compared by
         identity."""
         if not self._by_address:
-            self._by_address = any(map(_tells_objects, keys))
+            self._by_address = any(map(_compares_identity, keys))
 
     def note(self, value: object, hashed: bool = True) -> None:
         """Guard everything that distinguishes the value from others.
@@ -158,7 +158,7 @@ class Compared:
 
     def _source(self, value: object) -> Source | None:
         """The source of an external object, or of the external object that this value replaces; None without one."""
-        source = self.vm.effects.source_behind(value)
+        source = self.vm.effects.original_source(value)
         return value.source if source is None and type(value) is PrologueValue else source
 
     def _guard_distinct_constant(self, one: object, source: Source, other: object) -> None:
@@ -226,7 +226,7 @@ def _is_by_identity(value: object) -> bool:
     return type(value).__eq__ is object.__eq__ and not isinstance(value, type)
 
 
-def _tells_objects(key: object) -> bool:
+def _compares_identity(key: object) -> bool:
     if type(key) in LEAVES:
         return False
-    return any(map(_tells_objects, key)) if isinstance(key, tuple | frozenset) else _is_by_identity(key)
+    return any(map(_compares_identity, key)) if isinstance(key, tuple | frozenset) else _is_by_identity(key)

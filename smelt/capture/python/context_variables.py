@@ -37,11 +37,11 @@ def context_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     if key in vm.reads:
         return vm.reads[key]
     source = vm.sources.get(id(variable)) or sources.const(variable, variable.name)
-    value_now, asked = _value_of(variable), sources.called(source, _value_of, "held")
+    value_now, value_source = _value_of(variable), sources.called(source, _value_of, "held")
     if value_now is containers.END:
-        vm.guards.check(asked, sources.native.IS, value_now)
+        vm.guards.check(value_source, sources.native.IS, value_now)
         return default[0] if default else user(variable.get)
-    value = vm.reads[key] = vm.external(value_now, asked)
+    value = vm.reads[key] = vm.external(value_now, value_source)
     return value
 
 

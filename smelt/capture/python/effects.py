@@ -72,7 +72,7 @@ class Store:
     anew: bool = False
     born: int = 0
     version: int = 0
-    behind: int = 0
+    num_calls_before: int = 0
 
 
 @dataclass(slots=True)
@@ -256,8 +256,12 @@ class Effects:
         anew = before is not None and (before.value is DELETED or before.anew)
         if anew and before is not None and before.value is DELETED:
             del self.stores[store_key]  # a key deleted and set again moves to the end of its dictionary
-        behind = len(self.deferred) if store_key not in self.stores else self.stores[store_key].behind
-        self.stores[store_key] = Store(kind, target, name, value, anew=anew, born=self.vm.step, behind=behind)
+        num_calls_before = (
+            len(self.deferred) if store_key not in self.stores else self.stores[store_key].num_calls_before
+        )
+        self.stores[store_key] = Store(
+            kind, target, name, value, anew=anew, born=self.vm.step, num_calls_before=num_calls_before
+        )
         if isinstance(target, type):
             self.class_writes.add(name)
             if id(target) in self.class_dicts:
@@ -420,7 +424,7 @@ class Effects:
         """Whether the program wrote to an external container."""
         return bool(self.appended) or any(mirror.changed for mirror in self.mirrors.values())
 
-    def source_behind(self, value: object) -> Source | None:
+    def original_source(self, value: object) -> Source | None:
         """The source of an external object, or of the external view that this view replaces."""
         source = self.vm.sources.get(id(value))
         shown = self.views.get(id(value)) if source is None else None

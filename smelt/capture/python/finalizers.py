@@ -113,14 +113,14 @@ class Finalizers:
             return not self.vm.guards.has(given.source)  # a value that was read is guarded
         return id(value) not in kept and not native.finalizers(value)
 
-    def leads_to_one(self, value: object) -> bool:
+    def refers_to_finalizer(self, value: object) -> bool:
         """Whether a value is, or refers to, an object with a finalizer or an unexhausted generator."""
-        doomed = set(map(id, self.doomed()))
-        if not doomed or type(value) in _QUIET:
+        with_finalizers = set(map(id, self.with_finalizers()))
+        if not with_finalizers or type(value) in _QUIET:
             return False
-        return any(id(each) in doomed for each in self._reach([value]))
+        return any(id(each) in with_finalizers for each in self._reach([value]))
 
-    def doomed(self) -> list[object]:
+    def with_finalizers(self) -> list[object]:
         """The external objects with finalizers, and the generators that the program made and did not exhaust."""
         return [value for value, _ in self.owned] + [each for each in self.vm.python.generators if not each.done]
 

@@ -26,7 +26,7 @@ def refuse_endless(fn: Callable[..., object], args: Args) -> None:
         Break: one of them is infinite.
     """
     if any(map(_is_endless, args)) and _exhausts(fn):
-        raise Break(f"{fn.__name__}() of an iterator without end", "it stands in one way of a branch")
+        raise Break(f"{fn.__name__}() of an iterator without end", "it is in one arm of a branch")
 
 
 def _exhausts(fn: Callable[..., object]) -> bool:

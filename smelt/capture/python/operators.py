@@ -140,10 +140,12 @@ def _torchs(operand: object) -> bool:
     return isinstance(operand, (int, float, complex)) or hasattr(type(operand), "__torch_function__")
 
 
-def _without_methods(left: object, right: object, asked: list[tuple[Any, object, object]]) -> tuple[object, object]:
+def _without_methods(
+    left: object, right: object, refused_methods: list[tuple[Any, object, object]]
+) -> tuple[object, object]:
     """Substitutes for the operands after all their methods returned NotImplemented; the substitutes have no methods, so
     that Python's fallback or error results without a second call."""
-    mute = {id(type(obj)): type(type(obj).__name__, (), {}) for _, obj, _ in asked}
+    mute = {id(type(obj)): type(type(obj).__name__, (), {}) for _, obj, _ in refused_methods}
     first = mute[id(type(left))]() if id(type(left)) in mute else left
     if left is right:
         return first, first

@@ -196,7 +196,7 @@ def store_unread(vm: Interpreter, f: Frame) -> None:
             vm.guards.check(item.source, native.LEN, len(item.value))
             items = [Unread(v, sequence_item(item.source, i, tuple)) for i, v in enumerate(item.value)]
             f.stack[-1:] = reversed(items)
-        elif wanted in _STORES and not any(map(vm.finalizers.leads_to_one, _overwritten(f))):
+        elif wanted in _STORES and not any(map(vm.finalizers.refers_to_finalizer, _overwritten(f))):
             handler, arg = f.decoded.instructions[f.pc]
             handler(vm, f, arg)
         else:

@@ -58,7 +58,7 @@ def _locations(vm: Interpreter) -> Iterator[WarningLocation]:
     for depth in reversed(range(len(vm.frames))):
         frame = vm.frames[depth]
         yield WarningLocation(frame.globals, frame.code.co_filename, frame.at.line)
-        if depth and depth in vm.python.left_out:
+        if depth and depth in vm.python.module_depths:
             yield from _of_modules()
 
 

@@ -41,8 +41,8 @@ from smelt.capture.core.values import (
     own_dict,
 )
 from smelt.capture.python.backward import (
-    base_that_is_spent,
-    is_spent,
+    base_with_freed_history,
+    has_freed_history,
     leaves_below,
     spent,
     view_without_history,
@@ -77,11 +77,11 @@ class Rebuild:
             end that its list has before them.
         numbers: variables for numbers that are read from results, by expression. They are read directly after the
             graph, where errors of its kernels surface, before all side effects.
-        helped: whether Python functions of smelt make some of the values.
+        uses_helpers: whether Python functions of smelt make some of the values.
         acts: whether making the values has side effects.
     """
 
-    helped = acts = False
+    uses_helpers = acts = False
 
     def __init__(
         self, vm: Interpreter, lines: list[str], constants: dict[str, object], fetched: Callable[[Source], str]
@@ -114,7 +114,7 @@ class Rebuild:
             fn, args, kwargs = self.vm.python.remade[id(value)]
             return self.assign(value, f"{self.constant(fn, fn.__name__)}({self.arguments(args, kwargs)})")
         module = value.__module__ if isinstance(value, types.FunctionType) else None
-        self.helped = self.helped or module_name(module).startswith("smelt.")
+        self.uses_helpers = self.uses_helpers or module_name(module).startswith("smelt.")
         name = new_name(hint, self.constants, NAMESPACE_NAMES)
         self.constants[name] = value
         self._names[id(value)] = f"_c.{name}"
@@ -173,7 +173,7 @@ class Rebuild:
             return self.fetched(value.source)
         if type(value) is PrologueValue:
             return self.fetched(value.source) if value.source is not None else self.vm.prologue.use(value)
-        source = self.vm.effects.source_behind(value)
+        source = self.vm.effects.original_source(value)
         if source is not None:
             return self.fetched(source)
         if kind in SYMBOLIC_CLASSES:  # read at once: a later statement may reshape the tensor from which it is read
@@ -211,12 +211,12 @@ class Rebuild:
         prologue_value = self.vm.prologue.inputs.made(tensor)
         if prologue_value is not None and not tensor.requires_grad:
             return self.vm.prologue.use(prologue_value)
-        if is_spent(self.vm, tensor):
+        if has_freed_history(self.vm, tensor):
             self.outputs.append(self.vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach"))
             given = [f"_out[{len(self.outputs) - 1}]"]
             given += [self(leaf) for leaf in leaves_below([tensor]) if id(leaf) in self.vm.sources]
             return self.assign(tensor, f"{self.constant(spent, 'spent')}({', '.join(given)})")
-        base = base_that_is_spent(self.vm, tensor)
+        base = base_with_freed_history(self.vm, tensor)
         if base is not None:
             distance = tensor.storage_view.layout.offset - base.storage_view.layout.offset
             layout = f"{self._tensor(base)}, {tuple(tensor.shape)}, {tensor.stride()}, {distance}"
@@ -226,17 +226,17 @@ class Rebuild:
         name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
         return name
 
-    def _answer(self, asked: object) -> str:
+    def _answer(self, predicate: object) -> str:
         """The expression for the result of a comparison of numbers; some are read from tensors of the graph."""
-        if not isinstance(asked, SymbolicPredicate):
-            return repr(asked)
-        if asked.fact is None:  # several comparisons combined
+        if not isinstance(predicate, SymbolicPredicate):
+            return repr(predicate)
+        if predicate.fact is None:  # several comparisons combined
             try:
-                return repr(asked.ask())
+                return repr(predicate.ask())
             except DataDependent as error:
                 raise Restart(error.step, break_for(error)) from None
-        left, right = (self.vm.sizes.expression(side, self.fetched, self._number) for side in asked.fact[1:3])
-        return f"({left} {asked.fact.sign} {right})"
+        left, right = (self.vm.sizes.expression(side, self.fetched, self._number) for side in predicate.fact[1:3])
+        return f"({left} {predicate.fact.sign} {right})"
 
     def _number(self, number: object) -> str:
         """The expression for a number that is read from a tensor of the graph, or that the prologue computes."""
@@ -300,18 +300,18 @@ def rebuild_unknown_text(r: Rebuild, value: UnknownText) -> str:
 def rebuild_phi_value(r: Rebuild, value: PhiValue) -> str:
     """The expression for a phi value: a conditional expression on the condition, which the graph computes."""
     true, false = ((value.given if type(arm) is TraceTensor else arm) for arm in (value.true, value.false))
-    if not all(map(_can_be_one_of_two, (true, false))):
+    if not all(map(_can_be_phi, (true, false))):
         value.read()
     if true is NULL or false is NULL:  # an absent item: code written for the container deletes it
         return r(true if false is NULL else false)
     return f"({r(true)} if {r(value.condition)} else {r(false)})"
 
 
-def _can_be_one_of_two(arm: object) -> bool:
+def _can_be_phi(arm: object) -> bool:
     return arm is NULL or is_plain(arm) or type(arm) is TraceTensor or type(arm) is PhiValue and not arm.optional
 
 
-def _leave_out(r: Rebuild, holder: str, key: str, value: object) -> None:
+def _delete_item(r: Rebuild, holder: str, key: str, value: object) -> None:
     """Write code that deletes an item after the arm of a branch in which the item does not exist."""
     if type(value) is PhiValue and value.optional:
         test = f"not {r(value.condition)}" if value.false is NULL else r(value.condition)
@@ -435,7 +435,7 @@ def _attributes(r: Rebuild, value: object, name: str) -> None:
             table = f"{r.constant(object.__getattribute__, 'get')}({name}, '__dict__')"
         r.lines.append(f"{table}.update({{{pairs}}})")
         for key, item in attributes.items():
-            _leave_out(r, table, r(key), item)
+            _delete_item(r, table, r(key), item)
     for base in type(value).__mro__:
         for slot, member in vars(base).items():
             if isinstance(member, types.MemberDescriptorType) and module_name(base.__module__) != "builtins":

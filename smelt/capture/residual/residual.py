@@ -39,7 +39,7 @@ from smelt.base.report import Report
 from smelt.base.torch_private import OpOverload, OpOverloadPacket, version_of
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At, Break, Restart
-from smelt.capture.core.conditional_value import ASKING, PhiValue
+from smelt.capture.core.conditional_value import TRUTH_TESTS, PhiValue
 from smelt.capture.core.frames import Frame, Unread
 from smelt.capture.core.interface import Interpreter, Mirror, Store, Tensors
 from smelt.capture.core.liveness import live_slots
@@ -179,10 +179,10 @@ class Writer:
         self.vm.finalizers.guard(self.frame)
         in_order = len(self.vm.finalizers.owned) > 1
         kept = self._last_values() if in_order else []
-        doomed = [*self._stack(), *self.value.variables(), "_f"] if in_order else self._errors()
-        doomed += self._dropped_errors()
-        if doomed or kept:
-            self.lines += [f"_result = [{result}]", *kept, *(f"{name} = None" for name in doomed)]
+        with_finalizers = [*self._stack(), *self.value.variables(), "_f"] if in_order else self._errors()
+        with_finalizers += self._dropped_errors()
+        if with_finalizers or kept:
+            self.lines += [f"_result = [{result}]", *kept, *(f"{name} = None" for name in with_finalizers)]
             result = "_result.pop()"
         self.lines.append(f"return {result}")
         return self.finish()
@@ -212,7 +212,7 @@ class Writer:
             self.lines.append(f"{handle}({self.value(self.vm.outer_exception())})")
         row = frame.decoded.handler_at(frame.pc)
         names, at = frame.decoded.names, frame.pc
-        wants_bool = sys.version_info >= (3, 13) and names[at] in ASKING and names[at] != "TO_BOOL"
+        wants_bool = sys.version_info >= (3, 13) and names[at] in TRUTH_TESTS and names[at] != "TO_BOOL"
         if wants_bool and names[at - 1] == "TO_BOOL":
             at, wants_bool = at - 1, False  # the jump decides on the tensor itself
         if in_frame or row is None and not wants_bool and self._loses_variables(frame, slots):
@@ -228,7 +228,7 @@ class Writer:
         values of the original frame's variables. If that matters, the resumed frame, which has all variables, runs the
         instruction.
         """
-        leads = self.vm.finalizers.leads_to_one
+        leads = self.vm.finalizers.refers_to_finalizer
         return any(slots[at] not in self.slots[at : at + 1] and leads(value) for at, value in enumerate(frame.locals))
 
     def _slots(self, frame: Frame, every: bool) -> list[str]:
@@ -248,7 +248,7 @@ class Writer:
         """Whether the destruction of a variable's object may be observable: a finalizer may run, or the object came
         with the frame and may for example own a lock.
         """
-        if type(value) is Unread or self.vm.finalizers.leads_to_one(value):
+        if type(value) is Unread or self.vm.finalizers.refers_to_finalizer(value):
             return True
         source = None if type(value) is TraceTensor else self.vm.source_of(value)
         return source is not None and source.kind == native.LOCAL
@@ -272,7 +272,7 @@ class Writer:
         effects = self.vm.effects
         stores = [*effects.stores.values()]
         for number, call in enumerate(effects.deferred):
-            while stores and stores[0].behind <= number:
+            while stores and stores[0].num_calls_before <= number:
                 self._store(stores.pop(0))
             self._deferred(call)
         for store in stores:
@@ -472,16 +472,16 @@ class Writer:
         early = [f"{self.value(tensor)}.grad = None" for tensor in self.vm.effects.cleared]
         gm, inputs, ops = finish_graph(tensors, self.value.outputs, self.vm.ambient)
         prologue.check_disjoint()
-        helped = self._is_helped()
-        rewinds = bool(prologue.acts and (tensors.checks or helped))
+        uses_helpers = self._uses_helpers()
+        rewinds = bool(prologue.acts and (tensors.checks or uses_helpers))
         prologue_lines, prologue_source = self._prologue(inputs, rewinds)
         if prologue_lines and prologue.acts and gm is not None:
             _refuse_foreign(gm)
-        repeats, lost, devices = self._repetition(gm, helped, rewinds)
+        repeats, lost, devices = self._repetition(gm, uses_helpers, rewinds)
         self._expect_repeats(repeats, lost)
         undo = _restore_lines("_state") if rewinds and prologue_lines else []
         undo += _restore_lines("_drawn") if devices and gm is not None else []
-        makes = self._guarded(self.makes, undo) if helped and repeats else self.makes
+        makes = self._guarded(self.makes, undo) if uses_helpers and repeats else self.makes
         order, head = list(self.fetches), prologue_lines
         if gm is not None:
             order, call = self._graph(inputs, devices, repeats, lost, undo)
@@ -492,30 +492,32 @@ class Writer:
             source, gm, inputs, order, self.constants, ops, points=self.points, named=tuple(self.vm.tensors.named)
         )
 
-    def _is_helped(self) -> bool:
+    def _uses_helpers(self) -> bool:
         """Whether making values may fail although eager would not, and the frame can then be repeated without harm."""
-        return bool(self.makes) and self.value.helped and self.restarts and not self.value.acts
+        return bool(self.makes) and self.value.uses_helpers and self.restarts and not self.value.acts
 
     def _repetition(
-        self, gm: fx.GraphModule | None, helped: bool, rewinds: bool
+        self, gm: fx.GraphModule | None, uses_helpers: bool, rewinds: bool
     ) -> tuple[bool, bool, Sequence[torch.device] | None]:
         """(whether the frame can be repeated, whether it can be repeated only if the GPU's context is lost, devices
         from whose generators the graph draws).
         """
         tensors = self.vm.tensors
-        devices = self._drawn_from(helped)
+        devices = self._drawn_from(uses_helpers)
         restarts = (
-            self.restarts and (rewinds or not self.vm.prologue.acts) and (helped if gm is None else repeatable(gm))
+            self.restarts
+            and (rewinds or not self.vm.prologue.acts)
+            and (uses_helpers if gm is None else repeatable(gm))
         )
         repeats = restarts and not tensors.writes_inputs() and devices is not None
         lost = restarts and gm is not None and not repeats and tensors.guarded and _writes_on_gpu(tensors)
         return repeats, lost, devices if repeats else None
 
-    def _drawn_from(self, helped: bool) -> Sequence[torch.device] | None:
+    def _drawn_from(self, uses_helpers: bool) -> Sequence[torch.device] | None:
         """The devices from whose generators the graph draws, if the frame may be repeated; None if unknown."""
         tensors = self.vm.tensors
         expected = tensors.asserts or tensors.caught or tensors.guarded
-        return drawn_from(tensors.drawing) if expected or helped or not tensors.drawing else None
+        return drawn_from(tensors.drawing) if expected or uses_helpers or not tensors.drawing else None
 
     def _expect_repeats(self, repeats: bool, lost: bool) -> None:
         """Require that the frame can be repeated if the capture relies on it for checks or caught errors.
@@ -669,7 +671,7 @@ class Writer:
         names = []
         variables = self.frame.locals
         for at in self.vm.finalizers.exceptions():
-            if at >= len(variables) or self.vm.finalizers.leads_to_one(variables[at]):
+            if at >= len(variables) or self.vm.finalizers.refers_to_finalizer(variables[at]):
                 continue
             variable = variables[at]
             source = variable.source if type(variable) is Unread else self.vm.source_of(variable)
@@ -683,7 +685,7 @@ class Writer:
         """
         lines = []
         for at, variable in enumerate(self.frame.locals):
-            if self.vm.finalizers.leads_to_one(variable):
+            if self.vm.finalizers.refers_to_finalizer(variable):
                 expression = self.value(variable)
                 name = self.slots[at] if at < len(self.slots) else f"_v{at}"
                 lines += [f"{name} = {expression}"] if expression != name else []

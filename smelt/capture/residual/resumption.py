@@ -113,7 +113,7 @@ class Resumption:
         """Pop the expression of an object; returns the expression that reads the attribute of the object."""
         return str(self.writer.value.attribute(self.pop_owner(), name))
 
-    def left_behind(self, *needed: str) -> list[str]:
+    def names_left_behind(self, *needed: str) -> list[str]:
         """The residual's variables that are used neither by the rest of the frame nor in the expressions `needed`."""
         handled = map(self.writer.value, self.frame.handled)
         kept = names_in(" ".join([*self.stack, *self.slots, *needed, *handled]))
@@ -615,7 +615,7 @@ def call_kw(r: Resumption) -> None:
 def _call(r: Resumption, fn: str, owner: str, items: list[str], names: tuple[str, ...]) -> None:
     operands = [*([] if owner == r.null else [owner]), *items]
     writer = r.writer
-    left = r.left_behind(fn) if writer.vm.finalizers.doomed() or writer.value.makes_objects() else []
+    left = r.names_left_behind(fn) if writer.vm.finalizers.with_finalizers() or writer.value.makes_objects() else []
     if left:  # objects to which only these variables refer may be freed during the call, as in eager
         r.line(f"_given = [{', '.join(operands)}]")
         r.line(f"{' = '.join(left)} = None")

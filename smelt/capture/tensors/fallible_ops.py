@@ -105,7 +105,7 @@ def note_caught(vm: Interpreter, target: object, error: str = "RuntimeError") ->
     if is_foreign(target) or not vm.plan.repeats or error not in ("RuntimeError", "IndexError"):
         vm.work += 1  # capture restarts without this operation: facts that were learned from it are dropped
         what = target if isinstance(target, str) else name_of(target)
-        raise Break(f"{what} in a try statement", "only values tell whether it raises", "move it out of the statement")
+        raise Break(f"{what} in a try statement", "whether it raises depends on values", "move it out of the statement")
     vm.tensors.caught = True
 
 

@@ -38,7 +38,9 @@ def finish_graph(
     operations).
     """
     if tensors.contains_made_leaf(outputs):
-        raise Break("a tensor that asked for gradients leaves the frame", "its gradient would not be seen outside")
+        raise Break(
+            "a tensor that was set to require gradients leaves the frame", "its gradient would not be seen outside"
+        )
     tensors.speculation.finish()
     ambient.close(tensors.graph)
     outputs = [*outputs, *_roots_of_views(tensors, outputs)]
@@ -156,13 +158,13 @@ def prune(tensors: Tensors) -> None:
         boundary = isinstance(node.target, EagerBoundary) and not isinstance(node.target, EagerCall)
         if boundary or any(node in kept for kept in (tensors.drawing, tensors.checks, tensors.looking)):
             continue
-        doomed = [node]
+        to_erase = [node]
         if node.target in MODE_CHANGES:
             entered = node.args[0] if isinstance(node.args[0], fx.Node) else None
             if entered is None or entered.next is not node:
                 continue
-            doomed.append(entered)
-        for each in doomed:
+            to_erase.append(entered)
+        for each in to_erase:
             tensors.graph.erase_node(each)
             gone.add(each)
 

@@ -145,9 +145,9 @@ class Speculation:
         has changed before.
         """
         vm = self.tensors.vm
-        asked = (str(vm.where()), question)
-        self._times[asked] += 1  # a line in a loop may need several values
-        same = vm.sizes.changes.look_at_value((*asked, self._times[asked]), found.tolist())
+        by_node = (str(vm.where()), question)
+        self._times[by_node] += 1  # a line in a loop may need several values
+        same = vm.sizes.changes.look_at_value((*by_node, self._times[by_node]), found.tolist())
         return not self.prefers_reads or (same and vm.sizes.dynamic is not True)
 
     @contextmanager
@@ -204,7 +204,7 @@ class Speculation:
                 waiting.extend(writers)
                 fx.node.map_arg((_without_values(each, _nothing), each.kwargs), waiting.append)
         if any(map(self._is_data, needed)):
-            if any(_is_floating(each) and not _is_picked(each) for each in needed):
+            if any(_is_floating(each) and not _is_selected_element(each) for each in needed):
                 raise CannotAssume
         return [each for each in self.tensors.graph.nodes if each in needed]
 
@@ -270,9 +270,9 @@ class Speculation:
 
         for given in inputs:
             copies[given.node] = graph.placeholder(given.node.name)
-        asked: dict[fx.Node, list[AssumedValue]] = {}
+        by_node: dict[fx.Node, list[AssumedValue]] = {}
         for each in self._assumed.values():
-            asked.setdefault(each.after, []).append(each)
+            by_node.setdefault(each.after, []).append(each)
         answers: list[tuple[fx.Node, torch.Tensor]] = []
         for node in self.tensors.graph.nodes:
             if node in needed and node not in copies:
@@ -281,7 +281,7 @@ class Speculation:
                 )
                 kwargs = fx.node.map_arg(node.kwargs, copies.__getitem__)
                 copies[node] = graph.create_node(node.op, node.target, args, kwargs)
-            for each in asked.get(node, ()):
+            for each in by_node.get(node, ()):
                 answers.append((graph.call_function(each.question, (copies[each.node],)), each.found))
         graph.output(tuple(answer for answer, _ in answers))
         check = ValuesHold(CapturedGraph({}, graph), tuple(found for _, found in answers))
@@ -390,7 +390,7 @@ def _is_floating(node: fx.Node) -> bool:
     return any(isinstance(p, TensorMeta) and (p.dtype.is_floating_point or p.dtype.is_complex) for p in values)
 
 
-def _is_picked(node: fx.Node) -> bool:
+def _is_selected_element(node: fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return node.op == "placeholder" or name in PICKING_OPS
 

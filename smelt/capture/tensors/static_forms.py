@@ -273,13 +273,13 @@ def _allclose(vm: Interpreter, input: TraceTensor, other: TraceTensor, *args: ob
     return _truth(vm, vm.tensors.run(torch.all, (close,), {}), "torch.allclose")
 
 
-def _truth(vm: Interpreter, condition: TraceTensor, asked: str) -> object:
+def _truth(vm: Interpreter, condition: TraceTensor, function: str) -> object:
     """The truth value of a tensor as the result of a function, on which a branch may depend."""
     known = _is_nonzero(vm, condition)
     if known is not None or not vm.control.branches or not vm.tensors.branches or vm.tensors is not vm.outermost:
         return known
     vm.control.undecided = True
-    return PhiValue(condition, True, False, None, vm.step, asked)
+    return PhiValue(condition, True, False, None, vm.step, function)
 
 
 def _tensor_split(vm: Interpreter, tensor: TraceTensor, sections: object, dim: int = 0) -> object:

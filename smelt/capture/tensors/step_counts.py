@@ -27,7 +27,7 @@ class StepCounts:
             self.vm.sizes.reals[real.name] = number
             self._known[value] = self.vm.tensors.read_number(value, real, number), _Equal()
         known, equal = self._known[value]
-        self.vm.guards.together(equal, source)
+        self.vm.guards.joint_check(equal, source)
         return known
 
 

@@ -38,7 +38,7 @@ from smelt.graph.ir.symint import SYMBOLIC, as_real, decided_flags, from_torch, 
 from smelt.graph.nodes.conditional import Conditional
 from smelt.graph.nodes.cut_points import EagerBoundary
 from smelt.graph.nodes.eager_call import EagerCall
-from smelt.graph.nodes.engine_nodes import is_used_up
+from smelt.graph.nodes.engine_nodes import is_backward_freed
 from smelt.graph.nodes.gradients import DERIVATIVES
 from smelt.graph.nodes.module_hooks import Around
 from smelt.graph.nodes.thread_modes import Entered
@@ -78,7 +78,7 @@ class Tensors:
         writers: the nodes that wrote to a storage, by the storage's identity.
         mutated: the nodes that write to a tensor in place.
         region: number of the `checkpoint` call that the program is in, or None; becomes `node.meta["checkpoint"]`.
-        draws_anew: whether the recomputation of that `checkpoint` call draws other random numbers.
+        redraws: whether the recomputation of that `checkpoint` call draws other random numbers.
         drawing_otherwise: nodes that draw in nested `checkpoint` calls of which exactly one draws anew.
         drawing: nodes that draw random numbers.
         checks: nodes that only raise an error.
@@ -111,7 +111,7 @@ class Tensors:
         self.made: dict[fx.Node, object] = {}
         self.real: dict[int, torch.Tensor] = {}
         self.region: int | None = None
-        self.draws_anew = False
+        self.redraws = False
         self.drawing_otherwise: set[fx.Node] = set()
         self._alive: list[object] = []
         self._made_leaves: set[int] = set()
@@ -309,7 +309,7 @@ class Tensors:
             with self.speculation.preferring_reads():
                 out = static_form(self.vm, target, args, kwargs, method)
             if out is not NotImplemented:
-                self.runner.warn(needed.said, known)
+                self.runner.warn(needed.given_warnings, known)
                 return out
             try:
                 reads = self.vm.values.are_read or (self.vm.sizes.dynamic is False and _is_factor(kwargs))
@@ -408,7 +408,7 @@ class Tensors:
         """Note the autograd nodes that a backward has run. Nodes that saved nothing, such as those of leaves, can run
         repeatedly.
         """
-        self.spent |= {id(node): node for node in nodes if is_used_up(node)}
+        self.spent |= {id(node): node for node in nodes if is_backward_freed(node)}
 
     def writers_of(self, node: fx.Node) -> list[fx.Node]:
         """The nodes that wrote to the memory of the node's tensor so far."""

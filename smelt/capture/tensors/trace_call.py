@@ -33,13 +33,13 @@ class ValuesNeededError(Exception):
     """A call of torch needs the values of a tensor.
 
     Attributes:
-        said: the warnings that the call gave before the error.
+        given_warnings: the warnings that the call gave before the error.
     """
 
     def __init__(self, error: Unsupported) -> None:
         super().__init__(error.what)
         self.error = error
-        self.said: list[Warned] = []
+        self.given_warnings: list[Warned] = []
 
     def to_break(self) -> Break:
         """The break that ends the graph here."""
@@ -53,7 +53,7 @@ class _Operators(TraceMode):
         drew: whether an operator draws random numbers.
         looked: whether an operator raises an error for some values.
         refused: the tensor arguments of an in-place operator that raised an error.
-        said: the warnings that the operators would give.
+        given_warnings: the warnings that the operators would give.
     """
 
     drew = looked = False
@@ -61,7 +61,7 @@ class _Operators(TraceMode):
     def __init__(self) -> None:
         super().__init__()
         self.refused: list[TraceTensor] = []
-        self.said: list[Warned] = []
+        self.given_warnings: list[Warned] = []
 
     def __torch_dispatch__(
         self, func: OpOverload, types: object, args: Args = (), kwargs: Kwargs | None = None
@@ -69,7 +69,7 @@ class _Operators(TraceMode):
         info = op_info(func)
         self.drew = self.drew or info.random
         self.looked = self.looked or looks_at_values(func)
-        self.said += warnings_of(func, args, kwargs or {})
+        self.given_warnings += warnings_of(func, args, kwargs or {})
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         except Exception:
@@ -117,21 +117,21 @@ class Runner:
             Break: it cannot be traced.
             UserError: an error that it raises in eager as well.
         """
-        said: list[Warned] = []
-        self._operators.said = said
+        given_warnings: list[Warned] = []
+        self._operators.given_warnings = given_warnings
         try:
-            with heard(said):
+            with heard(given_warnings):
                 out = self._run(target, args, kwargs)
         except UserError:
-            self.warn(said)
+            self.warn(given_warnings)
             raise
         except ValuesNeededError as needed:
-            needed.said = said
+            needed.given_warnings = given_warnings
             raise
-        self.warn(said)
+        self.warn(given_warnings)
         return out
 
-    def warn(self, said: list[Warned], known: int | None = None) -> None:
+    def warn(self, given_warnings: list[Warned], known: int | None = None) -> None:
         """Repeat warnings for the program.
 
         Args:
@@ -140,7 +140,7 @@ class Runner:
         """
         deferred = [] if known is None else self.vm.effects.deferred[known:]
         texts = {str(call.args[0]) for call in deferred if isinstance(call, DeferredWarning)}
-        for each in () if self.vm.effects.graph_warns else said:
+        for each in () if self.vm.effects.graph_warns else given_warnings:
             if str(each.message) in texts:
                 continue
             self.vm.effects.warn(location_of_torchs(self.vm, each), each.message, each.category, each.source)
@@ -222,7 +222,7 @@ class Runner:
             for tensor, (view, count) in zip(outs, before, strict=True)
         )
         if not same or not written and any(tensor.numel() for tensor in outs):
-            raise Break(f"out= of {name}", "nothing tells what it writes there")
+            raise Break(f"out= of {name}", "it is unknown what it writes there")
         if any(type(tensor.grad_fn).__name__ == "NotImplemented" for tensor in outs):
             raise Break(f"out= of {name} with a gradient", "it has no derivative")
 

@@ -201,10 +201,10 @@ def _is_of_context(source: Source) -> bool:
 
 def _checker(vm: Interpreter, checks: list[Check]) -> Callable[[], bool]:
     """A function that returns whether all of the checks hold at the time of its call."""
-    asked = GuardList()
+    required = GuardList()
     for check in checks:
-        asked.check(*check)
-    guards, frame = asked.finish(()), vm.frames[0]
+        required.check(*check)
+    guards, frame = required.finish(()), vm.frames[0]
     globals, function = frame.globals, frame.function
     return lambda: guards.check((), globals, function) is not None
 

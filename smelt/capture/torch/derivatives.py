@@ -9,7 +9,7 @@ import torch
 from smelt.base.class_tables import isinstance
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
-from smelt.capture.python.backward import begins_here, leaves_below, refuse_pieces
+from smelt.capture.python.backward import check_leaf, leaves_below, refuse_pieces
 from smelt.capture.tensors.torch_calls import call_torch
 from smelt.graph.nodes.engine_nodes import history
 from smelt.graph.trace.trace import TraceTensor
@@ -27,7 +27,7 @@ def grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     refuse_pieces(vm, "torch.autograd.grad")
     heads = [t for t in (outputs if isinstance(outputs, (list, tuple)) else (outputs,)) if type(t) is TraceTensor]
     for leaf in leaves_below(heads):
-        begins_here(vm, leaf)
+        check_leaf(vm, leaf)
     nodes = list(history(heads))
     found = call_torch(vm, torch.autograd.grad, args, kwargs)
     if not _keeps_history(*args, **kwargs):

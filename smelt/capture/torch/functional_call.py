@@ -36,7 +36,7 @@ def functional_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     if not all(isinstance(each, dict) for each in dicts):
         user_raise(TypeError("functional_call wants a dictionary of parameters and buffers, or several"))
     if tied and _shares(module):
-        raise Break("functional_call of a module with tied weights", "one tensor stands for several names")
+        raise Break("functional_call of a module with tied weights", "one tensor has several names")
     inputs = () if inputs is None else inputs if isinstance(inputs, tuple) else (inputs,)
     before: list[tuple[dict[str, Any], str, Any]] = []
     try:

@@ -120,8 +120,8 @@ def checkpoint(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     stops_early = not reentrant and own.get("early_stop") is not False
     # a detached function runs without gradients, whatever parameters it uses
     below = vm.ambient.gradients(False) if detached and torch.is_grad_enabled() else nullcontext()
-    draws_anew = own.get("preserve_rng_state", True) is False
-    with below, recomputed_region(vm, once=detached, stops_early=stops_early, draws_anew=draws_anew):
+    redraws = own.get("preserve_rng_state", True) is False
+    with below, recomputed_region(vm, once=detached, stops_early=stops_early, redraws=redraws):
         return vm.call(function, tuple(rest), given)
 
 
@@ -197,7 +197,7 @@ def _captured_backward(cls: Any, session: Any) -> Any:
     """A subclass of the Function whose `backward` is captured."""
     known = _subclasses.setdefault(session, {})
     if id(cls) not in known:
-        backward = staticmethod(_unpacking_once(captured_later(session, cls.backward)))
+        backward = staticmethod(_unpack_once(captured_later(session, cls.backward)))
         names = {"backward": backward, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
         known[id(cls)] = made = type(cls.__name__, (cls,), names)
         made._backward_cls.saved_tensors = property(saved_once)  # type: ignore[attr-defined]
@@ -211,7 +211,7 @@ _unpacked: dict[tuple[int, int], tuple[object, ...] | None] = {}
 """Unpacked saved tensors of running backwards, by thread and context; None: not read yet."""
 
 
-def _unpacking_once(backward: Callable[..., object]) -> Callable[..., object]:
+def _unpack_once(backward: Callable[..., object]) -> Callable[..., object]:
     """A backward that unpacks its saved tensors only once, however often capture, guards and residual code read them.
 
     Unpacking calls the program's saved-tensor hooks; the hooks of `checkpoint` raise an error at a second call.

@@ -85,8 +85,8 @@ def _forward_hooks(vm: Interpreter, module: nn.Module, table: str) -> Iterator[t
     name = f"_global{table}"
     shared = vm.effects.mirror(vm.external(getattr(torch_module, name), GLOBAL_SOURCES[name]))
     # forward pre-hooks of all modules never take keyword arguments
-    wanting = getattr(torch_module, f"{name}_with_kwargs", ())
-    yield from [(hook, key in wanting) for key, hook in shared.items()]
+    takes_kwargs = getattr(torch_module, f"{name}_with_kwargs", ())
+    yield from [(hook, key in takes_kwargs) for key, hook in shared.items()]
     yield from _own_hooks(vm, module, table)
 
 
@@ -96,17 +96,21 @@ def _own_hooks(vm: Interpreter, module: nn.Module, table: str) -> list[tuple[obj
     The hooks are read by position, not by key: keys count up over all modules of the process, so that a guard on keys
     would hold for only one of many equal blocks.
     """
-    own, asked = module.__dict__[table], f"{table}_with_kwargs"
-    wanting = module.__dict__[asked]
+    own, kwargs_table = module.__dict__[table], f"{table}_with_kwargs"
+    takes_kwargs = module.__dict__[kwargs_table]
     source = vm.source_of(vm.load_attr(module, table))
-    if source is None or any(_is_changed(vm, table) for table in (own, wanting)) or _is_replaced(vm, module, (asked,)):
-        wanting = vm.effects.mirror(vm.load_attr(module, asked))
-        return [(hook, key in wanting) for key, hook in vm.effects.mirror(vm.load_attr(module, table)).items()]
+    if (
+        source is None
+        or any(_is_changed(vm, table) for table in (own, takes_kwargs))
+        or _is_replaced(vm, module, (kwargs_table,))
+    ):
+        takes_kwargs = vm.effects.mirror(vm.load_attr(module, kwargs_table))
+        return [(hook, key in takes_kwargs) for key, hook in vm.effects.mirror(vm.load_attr(module, table)).items()]
     items = items_of(own)
     vm.guards.check(source, native.LEN, len(items))
     flags = _kwarg_flags(table)
-    if not wanting:
-        vm.guards.check(vm.sources[id(vm.load_attr(module, asked))], native.LEN, 0)
+    if not takes_kwargs:
+        vm.guards.check(vm.sources[id(vm.load_attr(module, kwargs_table))], native.LEN, 0)
     elif items:
         vm.guards.check(sources.called(vm.sources[id(module)], flags, flags.__name__), native.EQ, flags(module))
     hooks = [vm.external(hook, sources.dict_value(source, i)) for i, (_, hook) in enumerate(items)]
@@ -118,8 +122,8 @@ def _kwarg_flags(table: str) -> Callable[[nn.Module], tuple[bool, ...]]:
     """A function that returns, for each hook of a module, whether the hook takes keyword arguments."""
 
     def flags(module: nn.Module) -> tuple[bool, ...]:
-        wanting = module.__dict__[f"{table}_with_kwargs"]
-        return tuple(key in wanting for key, _ in items_of(module.__dict__[table]))
+        takes_kwargs = module.__dict__[f"{table}_with_kwargs"]
+        return tuple(key in takes_kwargs for key, _ in items_of(module.__dict__[table]))
 
     flags.__name__ = flags.__qualname__ = f"which_of{table}_take_kwargs"
     return flags
@@ -136,7 +140,7 @@ def _backward_hooks(vm: Interpreter, module: nn.Module) -> bool:
     """
     tables = [*map(module.__dict__.get, _OF_BACKWARD), *(getattr(torch_module, f"_global{n}") for n in _OF_BACKWARD)]
     if any(_is_changed(vm, table) for table in tables) or _is_replaced(vm, module, _OF_BACKWARD):
-        raise Break("a module whose backward hooks the function changes", "which hooks are called is asked later")
+        raise Break("a module whose backward hooks the function changes", "which hooks are called is decided later")
     kind = hooks_of_backward(module)
     source = vm.source_of(module)
     if source is None:

@@ -42,11 +42,11 @@ def call_impl(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     if source is not None:
         vm.guards.check(source, native.MODULE, (None, HOOKS))
     forward = vm.load_attr(module, "forward")
-    vm.python.left_out.append(len(vm.frames))
+    vm.python.module_depths.append(len(vm.frames))
     try:
         return vm.call(forward, args[1:], kwargs)
     finally:
-        vm.python.left_out.pop()
+        vm.python.module_depths.pop()
 
 
 @special(nn.Module.__getattr__)

@@ -44,4 +44,4 @@ def _leaves_out_padding(named: Kwargs) -> bool:
 @special(torch._nested_tensor_from_mask_left_aligned)
 def left_aligned(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Refuse the check whether a padding mask is left-aligned, which depends on the mask's values."""
-    raise Break("torch._nested_tensor_from_mask_left_aligned()", "it tells the values of a tensor")
+    raise Break("torch._nested_tensor_from_mask_left_aligned()", "its result depends on the values of a tensor")

@@ -36,13 +36,13 @@ class CheckpointEffects(Break):
 
 
 @contextmanager
-def recomputed_region(vm: Interpreter, once: bool, stops_early: bool, draws_anew: bool) -> Iterator[None]:
+def recomputed_region(vm: Interpreter, once: bool, stops_early: bool, redraws: bool) -> Iterator[None]:
     """Mark the nodes of a function that `checkpoint` calls, which is interpreted inside this context.
 
     Args:
         once: whether the function is never recomputed.
         stops_early: whether the recomputation stops at the last saved tensor.
-        draws_anew: whether the recomputation draws other random numbers (`preserve_rng_state=False`).
+        redraws: whether the recomputation draws other random numbers (`preserve_rng_state=False`).
 
     Raises:
         CheckpointEffects: the function has side effects or draws anew, and gradients may be computed through it.
@@ -51,17 +51,17 @@ def recomputed_region(vm: Interpreter, once: bool, stops_early: bool, draws_anew
     if tensors.region is not None:  # the outermost checkpoint also marks the nodes of nested ones
         before = _last_node(tensors.graph)
         yield
-        if twice and draws_anew is not tensors.draws_anew:
+        if twice and redraws is not tensors.redraws:
             tensors.drawing_otherwise |= tensors.drawing.intersection(_added(tensors.graph, before))
         return
     outside = _OutsideState(vm) if twice else None
-    tensors.region, tensors.draws_anew = next(_regions), draws_anew
+    tensors.region, tensors.redraws = next(_regions), redraws
     try:
         yield
     finally:
         tensors.region = None
     if outside is not None:
-        outside.check(stops_early, draws_anew)
+        outside.check(stops_early, redraws)
 
 
 def _last_node(graph: fx.Graph) -> fx.Node | None:
@@ -86,7 +86,7 @@ class _OutsideState:
         self.before = Snapshot(vm, roots)
         self.last = _last_node(self.tensors.graph)
 
-    def check(self, stops_early: bool, draws_anew: bool) -> None:
+    def check(self, stops_early: bool, redraws: bool) -> None:
         """Check that the function, which has returned, may be recomputed in the graph.
 
         Raises:
@@ -106,7 +106,7 @@ class _OutsideState:
             raise CheckpointEffects(
                 "draws random numbers, in a checkpoint inside with another preserve_rng_state,", False
             )
-        drawing = self.tensors.drawing.intersection(nodes) if draws_anew else set()
+        drawing = self.tensors.drawing.intersection(nodes) if redraws else set()
         if drawing:
             captured = not stops_early or self._recomputes_all(nodes, drawing)
             raise CheckpointEffects("draws random numbers, other ones each time,", captured)

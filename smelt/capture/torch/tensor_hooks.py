@@ -102,7 +102,9 @@ def _require_hookable(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
         return
     refuse_nested_cut(vm, f"tensor.{name}()")
     if tensors.is_made_leaf(tensors.nodes[id(tensor)]):
-        raise Break(f"tensor.{name}() of a tensor that asked for gradients inside", "it is no tensor of the caller")
+        raise Break(
+            f"tensor.{name}() of a tensor that was set to require gradients inside", "it is no tensor of the caller"
+        )
     node = tensors.nodes[id(tensor)]
     writers = tensors.writers.get(id(tensor.storage_view.storage), [])
     cut_after(vm, {node, *writers}, node)

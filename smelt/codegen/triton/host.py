@@ -25,9 +25,9 @@ from smelt.codegen.host import Host
 from smelt.codegen.parameters import FAULT
 from smelt.codegen.triton.combined_launch import render_bundle
 from smelt.codegen.triton.kernel import TritonKernel, render_kernel
+from smelt.codegen.triton.kernel_fallback import KernelFallback, kernel_fallback
 from smelt.codegen.triton.product import render_product
 from smelt.codegen.triton.scatter import render_scatter
-from smelt.codegen.triton.second_way import SecondWay, second_way
 from smelt.schedule.origins import computed_by, origins_of
 from smelt.schedule.plan import Schedule
 from smelt.schedule.products import Product
@@ -47,14 +47,14 @@ def render_triton(
     bundles = {
         tuple(bundle): render_bundle([plan.groups[n] for n in bundle], plan, autotune) for bundle in plan.bundles
     }
-    together = {bundle: kernels for bundle, kernels in bundles.items() if kernels is not None}
-    kernels = {bundle[0]: each for bundle, each in together.items()}
-    bundled = {number for bundle in together for number in bundle}
+    bundle_kernels = {bundle: kernels for bundle, kernels in bundles.items() if kernels is not None}
+    kernels = {bundle[0]: each for bundle, each in bundle_kernels.items()}
+    bundled = {number for bundle in bundle_kernels for number in bundle}
     kernels |= {number: _kernels(plan, number, autotune) for number in plan.groups if number not in bundled}
     templates = {number: _templates(product, plan, rounded, autotune) for number, product in plan.products.items()}
-    host = TritonHost(plan, kernels, templates, device, list(together), contract)
+    host = TritonHost(plan, kernels, templates, device, list(bundle_kernels), contract)
     text = host.text()
-    rendered = Rendered([], [], text, host.constants, kernels=host.sources, device=device, seconds=host.seconds)
+    rendered = Rendered([], [], text, host.constants, kernels=host.sources, device=device, fallbacks=host.fallbacks)
     rendered.checks, rendered.steps, rendered.text_of = host.checks, host.shown_steps, host.text_of
     return rendered
 
@@ -137,7 +137,7 @@ class TritonHost(Host):
     ) -> None:
         self.kernels, self.templates, self.device, self.contract = kernels, templates, device, contract
         self.sources: list[KernelSource] = []
-        self.seconds: list[SecondWay | None] = []
+        self.fallbacks: list[KernelFallback | None] = []
         self.known: dict[tuple[object, ...], int] = {}
         self.checks: list[Checks] = []
         self.asserts = plan.on_gpu
@@ -166,7 +166,7 @@ class TritonHost(Host):
 
     def values_of(self, number: int) -> list[str]:
         """Returns the values that the launches of a group compute; the values of a bundle belong to its first group."""
-        return [name for each in self.together.get(number, [number]) for name in computed_by(self.plan, each)]
+        return [name for each in self.bundle_of.get(number, [number]) for name in computed_by(self.plan, each)]
 
     def kernel_names(self, number: int) -> str:
         product = self.plan.products.get(number)
@@ -213,7 +213,7 @@ class TritonHost(Host):
         if key not in self.known:
             self.known[key] = len(self.sources)
             self.sources.append(source)
-            self.seconds.append(second_way(kernel, self.plan, self.device))
+            self.fallbacks.append(kernel_fallback(kernel, self.plan, self.device))
         return self.known[key]
 
     def pointer(self, body: Writer, name: str, bound: set[str]) -> str:

@@ -31,7 +31,7 @@ from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import flat_index, variable
 from smelt.shapes.size import IntLike, Symbol, known_less
 
-LEAST_FLOAT32 = -3.4028234663852886e38
+MIN_FLOAT32 = -3.4028234663852886e38
 """The least finite float32 number."""
 
 MIN_VECTOR_STORES = 3
@@ -321,7 +321,7 @@ class KernelRenderer(TileKernel):
         words, last = self.words, ""
         if words is not None:
             read = accesses(self.nest.members.values(), self.plan)
-            last = self.reaches_behind(name for name, offset in read if words.holds(offset))
+            last = self.reaches_past_end(name for name, offset in read if words.holds(offset))
         if not last:
             loop()
             return
@@ -478,7 +478,7 @@ class KernelRenderer(TileKernel):
         if member.name in self.online:
             # the least finite number, not -inf: subtracting it from masked elements must not give NaN
             shape = f"[{self.axes[0].block}, {self.axes[1].block} // {self.word_of(member)}]"
-            self.scopes.line(f"{name} = tl.full({shape}, {LEAST_FLOAT32}, {fold.accumulator_type})", 0)
+            self.scopes.line(f"{name} = tl.full({shape}, {MIN_FLOAT32}, {fold.accumulator_type})", 0)
             self.scopes.line(f"{name}_sum = tl.full({shape}, 0, {fold.accumulator_type})", 0)
             return fold, name
         self.scopes.line(f"{name} = tl.broadcast_to({fold.start}, {self.shape()})", 0)

@@ -85,17 +85,17 @@ class WordRows(TileBody):
         axis = self.axes[-1]
         if self.one_by_one:
             return text, " & ".join([*(m.text for m in masks), f"{axis.name}mask"]), depth
-        end = self.row_end(self.words, axis, "" if axis.walked else self.end_in_a_word(name, self.words.size))
+        end = self.row_end(self.words, axis, "" if axis.walked else self.unaligned_end_size(name, self.words.size))
         return text, " & ".join([*(m.text for m in masks), f"({axis.name}index < {end})"]), depth
 
-    def reaches_behind(self, names: Iterable[str]) -> str:
+    def reaches_past_end(self, names: Iterable[str]) -> str:
         """Returns a test of whether a word of the tile's rows reaches beyond the end of one of these buffers; empty if
         none can.
         """
         words = self.words
         if words is None:
             return ""
-        totals = dict.fromkeys(total for name in names if (total := self.end_in_a_word(name, words.size)))
+        totals = dict.fromkeys(total for name in names if (total := self.unaligned_end_size(name, words.size)))
         if not totals:
             return ""
         base, skip = self.row_start(words)
@@ -115,7 +115,7 @@ class WordRows(TileBody):
         end = f"({reach}) // {words.size} * {words.size}"
         return self.scopes.define("", end, torch.int64, skip.depth, "end").text
 
-    def end_in_a_word(self, name: str, size: int) -> str:
+    def unaligned_end_size(self, name: str, size: int) -> str:
         """Returns the size of a buffer in elements, if its end may not be aligned to words; else empty.
 
         The word with the last element then reaches beyond the buffer.
@@ -133,7 +133,7 @@ class WordRows(TileBody):
         found, words, axis = self.in_words(name, flat_index(index, self.plan.strides[name])), self.words, self.axes[-1]
         if found is None or words is None or axis.walked:
             return load
-        total = self.end_in_a_word(name, words.size)
+        total = self.unaligned_end_size(name, words.size)
         if not total:
             return load
         address, masks, _ = found
@@ -141,7 +141,7 @@ class WordRows(TileBody):
         if value in self.completed_loads:
             return value
         self.completed_loads.add(value)
-        test = self.reaches_behind([name])
+        test = self.reaches_past_end([name])
         start, end = self.starts[axis.name], self.row_end(words, axis, total)
         if start:
             test = f"{test} & ({start} + {axis.block} > {int(axis.size) - words.size})"

@@ -59,10 +59,10 @@ def memory_of(node: Node) -> set[Node]:
     waiting, seen = [node], {node}
     while waiting:
         one = waiting.pop()
-        behind = list(_behind(one))
-        if not behind:
+        sources = list(_view_sources(one))
+        if not sources:
             found.add(one)
-        for other in behind:
+        for other in sources:
             if other not in seen:
                 seen.add(other)
                 waiting.append(other)
@@ -83,20 +83,20 @@ def may_show(results: Sequence[Any], inputs: Collection[Node], is_view: Callable
             for root in memory_of(waiting.pop()):
                 if root in inputs:
                     return True
-                behind = [n for n in root.all_input_nodes if n not in seen] if is_view(root) else []
-                seen.update(behind)
-                waiting += behind
+                sources = [n for n in root.all_input_nodes if n not in seen] if is_view(root) else []
+                seen.update(sources)
+                waiting += sources
         return False
 
     return [i for i, value in enumerate(results) if isinstance(value, Node) and shows(value)]
 
 
-def _behind(node: Node) -> Iterable[Node]:
+def _view_sources(node: Node) -> Iterable[Node]:
     if node.op != "call_function":
         return ()
     if node.target is operator.getitem:
         source = node.args[0]
-        return (n for n in _behind(source)) if isinstance(source, Node) else ()
+        return (n for n in _view_sources(source)) if isinstance(source, Node) else ()
     operands = shared_operands(node.target, node.args, dict(node.kwargs))
     return (
         n for each in operands for n in (each if isinstance(each, (list, tuple)) else (each,)) if isinstance(n, Node)

@@ -86,8 +86,8 @@ def rotated(answer: Any, args: Sequence[Any]) -> Layout:
     """Returns the layout after a rotation by quarter turns: an even number flips, which keeps the order of dimensions;
     an odd number also transposes.
     """
-    said: tuple[Any, ...] = (*args[1:3], *(1, (0, 1))[len(args) - 1 :])
-    val, (k, (one, other)) = val_of(args[0]), said
+    turns_and_dims: tuple[Any, ...] = (*args[1:3], *(1, (0, 1))[len(args) - 1 :])
+    val, (k, (one, other)) = val_of(args[0]), turns_and_dims
     if k % 4 == 0:
         return fresh(val, val.shape)
     shape, stride = list(val.shape), list(as_before(val).val.stride)

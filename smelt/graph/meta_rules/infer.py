@@ -199,8 +199,8 @@ def _corrected(
     if info.outs and info.functional is not None and _resizes_as_computed(info.functional):
         return _out_layout(answer, info, info.functional, args, kwargs)
     if func in _STRIDES_BY_RULE:
-        said = SYMBOLIC_RULES[func](func, args, kwargs)
-        return answer if said is None else _changed(answer, stride=said.val.stride)
+        symbolic = SYMBOLIC_RULES[func](func, args, kwargs)
+        return answer if symbolic is None else _changed(answer, stride=symbolic.val.stride)
     mend = _ANSWERS.get(func) or CORRECTIONS.get(func) or (_CPU_ANSWERS.get(func) if device.type == "cpu" else None)
     return answer if mend is None else mend(answer, args)
 
@@ -248,7 +248,7 @@ def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
         if kind is Size:
             return hint(value)
         if issubclass(kind, ViewedTensor):
-            layout = _at_the_example(value.storage_view.layout)
+            layout = _at_example_sizes(value.storage_view.layout)
             # written arguments need separate memory: kernels check overlap with the others
             return layout.fresh() if writes else layout.on_meta()
         if isinstance(value, (list, tuple)):
@@ -269,7 +269,7 @@ def _is_open(layout: Layout) -> bool:
     return layout.symbolic
 
 
-def _at_the_example(layout: Layout) -> Layout:
+def _at_example_sizes(layout: Layout) -> Layout:
     val = layout.val
     if not _is_open(layout):
         return layout
@@ -322,7 +322,7 @@ def _pinned(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
             layout = value.storage_view.layout
             for size in (*layout.val.shape, *layout.val.stride, layout.offset):
                 int(size)
-            return _Pinned(StorageView(_at_the_example(layout)))
+            return _Pinned(StorageView(_at_example_sizes(layout)))
         if isinstance(value, (list, tuple)):
             return type(value)(map(pin, value))
         return value
@@ -362,7 +362,7 @@ def _no_metadata(func: OpOverload, error: Exception) -> Unsupported:
         return depends_on_values(f"{func}")
     if func.namespace != "aten":
         name = func.name().removesuffix(".default")
-        why = "nothing tells, before it runs, what tensors it makes; it runs in eager"
+        why = "which tensors it makes is unknown before it runs; it runs in eager"
         return Unsupported(
             f"{func} has no fake kernel", why=why, hint=f"torch.library.register_fake({name!r}, function)"
         )
@@ -379,9 +379,9 @@ def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
     """Returns the device of the results: the requested one, or that of the first tensor argument with dimensions, or
     the CPU.
     """
-    asked = kwargs.get("device")
-    if asked is not None:
-        return torch.device(asked)
+    device = kwargs.get("device")
+    if device is not None:
+        return torch.device(device)
     scalar: torch.device | None = None
     stack = [*reversed(args), *kwargs.values()]
     while stack:

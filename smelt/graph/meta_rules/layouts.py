@@ -76,8 +76,8 @@ def without(values: Sequence[Any], dim: int) -> tuple[Any, ...]:
 def given(func: OpOverload, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
     """Returns all arguments by name, with defaults."""
     parameters = schema_of(func).arguments
-    said = dict(zip((p.name for p in parameters), args, strict=False)) | dict(kwargs)
-    return {p.name: said.get(p.name, p.default_value) for p in parameters}
+    bound = dict(zip((p.name for p in parameters), args, strict=False)) | dict(kwargs)
+    return {p.name: bound.get(p.name, p.default_value) for p in parameters}
 
 
 def like(position: int = 0, dtype: torch.dtype | None = None, results: int = 1) -> Rule:

@@ -31,10 +31,10 @@ def least_squares(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
         DataDependent: the number depends on values, and there is more than one matrix.
         Unsupported: sizes are symbolic, or the device is not the CPU.
     """
-    said = given(func, args, kwargs)
-    if _has_fixed_count(val_of(said["self"]).shape, said["driver"]):
-        return _run_kernel(func, said)
-    if val_of(said["self"]).ndim > 2 or val_of(said["b"]).ndim != 2:
+    arguments = given(func, args, kwargs)
+    if _has_fixed_count(val_of(arguments["self"]).shape, arguments["driver"]):
+        return _run_kernel(func, arguments)
+    if val_of(arguments["self"]).ndim > 2 or val_of(arguments["b"]).ndim != 2:
         raise depends_on_values(f"{func} of a batch")
     return None
 
@@ -77,21 +77,21 @@ class _Residuals(torch.autograd.Function):
         return None, torch.cat([grad, grad.new_zeros([ctx.count - grad.shape[-1]])])
 
 
-def without_residuals(func: OpOverload, said: Mapping[str, Any]) -> tuple[Layout, Layout, Layout]:
+def without_residuals(func: OpOverload, arguments: Mapping[str, Any]) -> tuple[Layout, Layout, Layout]:
     """Returns (solution, rank, singular values)."""
-    solution, _, rank, values = _run_kernel(func, said)
+    solution, _, rank, values = _run_kernel(func, arguments)
     return solution, rank, values
 
 
-def _run_kernel(func: OpOverload, said: Mapping[str, Any]) -> tuple[Layout, ...]:
+def _run_kernel(func: OpOverload, arguments: Mapping[str, Any]) -> tuple[Layout, ...]:
     """Returns the results of the kernel for a matrix of full rank with these sizes."""
-    a, b = val_of(said["self"]), val_of(said["b"])
+    a, b = val_of(arguments["self"]), val_of(arguments["b"])
     if a.symbolic or b.symbolic or a.device != _CPU or b.device != _CPU:
         raise Unsupported(f"{func} of sizes that change", hint="mark_static, or dynamic=False")
     with torch.no_grad():
         matrix = _zeros(a)
         matrix.diagonal(dim1=-2, dim2=-1).fill_(1)
-        found = func(matrix, _zeros(b), said["rcond"], driver=said["driver"])
+        found = func(matrix, _zeros(b), arguments["rcond"], driver=arguments["driver"])
     return tuple(layout_for(tuple(x.shape), x.dtype, tuple(x.stride()), x.device) for x in found)
 
 

@@ -194,8 +194,8 @@ def _unsqueeze(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _squeeze(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
-    asked = range(val.ndim) if len(args) == 1 else args[1] if isinstance(args[1], (list, tuple)) else [args[1]]
-    gone = {d % max(val.ndim, 1) for d in asked}
+    dims = range(val.ndim) if len(args) == 1 else args[1] if isinstance(args[1], (list, tuple)) else [args[1]]
+    gone = {d % max(val.ndim, 1) for d in dims}
     kept = [d for d in range(val.ndim) if d not in gone or val.shape[d] != 1]
     return moved(args[0], [val.shape[d] for d in kept], [val.stride[d] for d in kept])
 

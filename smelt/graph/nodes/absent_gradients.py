@@ -112,7 +112,7 @@ def hooks_of(tensor: torch.Tensor) -> Callable[[], dict[int, Callable[..., Any]]
     return later
 
 
-def pass_on_absent(node: Any) -> None:
+def propagate_absent_gradients(node: Any) -> None:
     """Make a custom function's node return None, instead of zeros, if all of its gradients are absent."""
     weak = weakref.ref(node)
 

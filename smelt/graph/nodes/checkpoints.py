@@ -21,7 +21,7 @@ from smelt.graph.nodes.modes import MODE_CHANGES
 def with_checkpoints(module: fx.GraphModule) -> fx.GraphModule:
     """Returns the graph with each marked region as one call of `checkpoint`; the module itself if nothing is marked."""
     nodes = list(module.graph.nodes)
-    spans = [span for span in _spans(nodes) if not _is_torn(span)]
+    spans = [span for span in _spans(nodes) if not _is_partial(span)]
     if not spans:
         return module
     span_at = {span[0]: span for span in spans}
@@ -46,7 +46,7 @@ def _spans(nodes: Sequence[fx.Node]) -> Iterable[list[fx.Node]]:
     return [list(nodes[at : last[region] + 1]) for region, at in first.items()]
 
 
-def _is_torn(span: Sequence[fx.Node]) -> bool:
+def _is_partial(span: Sequence[fx.Node]) -> bool:
     """Whether a span cannot be a function: it contains an input, or only one half of a pair of nodes that enter and
     leave a mode.
     """

@@ -46,7 +46,7 @@ def saved_by(node: Any) -> Iterator[Any]:
             continue  # overwritten, or freed by a backward of the program
 
 
-def is_used_up(node: Any) -> bool:
+def is_backward_freed(node: Any) -> bool:
     """Whether a backward has freed the node's saved tensors, so that a second backward through it is an error."""
     kind: Any = type(node)
     for name in _names(kind):

@@ -41,10 +41,10 @@ class _ErrorNode(torch.autograd.Function):
             for node, _ in ctx.next_functions:
                 skip_absent_below(node)
             return (None,) * len(ctx.needs_input_grad)
-        raise once_more(ctx.error)
+        raise copy_of_error(ctx.error)
 
 
-def once_more(error: Exception) -> Exception:
+def copy_of_error(error: Exception) -> Exception:
     """Returns a copy of the error, one for each backward."""
     try:
         made = copy.copy(error)

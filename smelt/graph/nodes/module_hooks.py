@@ -15,7 +15,7 @@ from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils.hooks import BackwardHook
 
 from smelt.base.torch_c import recording
-from smelt.graph.nodes.absent_gradients import pass_on_absent, skipping_absent_of_module
+from smelt.graph.nodes.absent_gradients import propagate_absent_gradients, skipping_absent_of_module
 from smelt.graph.nodes.cut_points import EagerBoundary
 
 
@@ -52,7 +52,7 @@ class _ModuleHooks(EagerBoundary):
         out = recording(True, through, tuple(values))
         results = [out[position] for position in self.positions]
         for node in {each.grad_fn for each in results if each.grad_fn is not None}:
-            pass_on_absent(node)
+            propagate_absent_gradients(node)
         return results
 
 

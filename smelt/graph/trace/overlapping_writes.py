@@ -43,7 +43,7 @@ def require_no_order(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs
             # this compares sizes, so it is done only if it matters
             if func is aten.copy_.default and is_one_value(args[1]):
                 return
-            if func is aten.copy_.default and _gives_each_address_one(args[0], args[1]):
+            if func is aten.copy_.default and _writes_one_element_per_address(args[0], args[1]):
                 continue
             raise Unsupported(f"{func} on elements that share memory", why="its order decides what they hold")
         for i, target in enumerate(targets):
@@ -74,7 +74,7 @@ def is_one_value(source: Any) -> bool:
     return 0 not in shape and all(n == 1 or s == 0 for n, s in zip(shape, stride, strict=True))
 
 
-def _gives_each_address_one(target: ViewedTensor, source: Any) -> bool:
+def _writes_one_element_per_address(target: ViewedTensor, source: Any) -> bool:
     """Whether elements of the target that share memory get the same element of the source."""
     if not isinstance(source, ViewedTensor) or source.storage_view.storage is target.storage_view.storage:
         return False

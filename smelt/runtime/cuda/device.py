@@ -37,7 +37,7 @@ room.
 _DLPACK_TYPES = {"cpu": 1, "cuda": 2}
 
 
-NOBODY = Owner()
+NO_OWNER = Owner()
 """The owner of recordings that have no named owner."""
 
 
@@ -152,14 +152,14 @@ class Device:
             results: bytes of its results.
             made: whether the new recording exists already.
         """
-        everybody = list(self.kept)
-        own = [each for each in everybody if each.owner is owner]
+        recordings = list(self.kept)
+        own = [each for each in recordings if each.owner is owner]
         used = results + sum(each.used_bytes() for each in own)
         most_used = max(self._most_used.get(owner, 0), used)
         self._most_memory = max(self._most_memory, self.most_memory())
         more = 0 if made else results
         unused = more + sum(each.kept_bytes for each in own) - most_used
-        idle = more + sum(each.kept_bytes - each.used_bytes() for each in everybody) - results
+        idle = more + sum(each.kept_bytes - each.used_bytes() for each in recordings) - results
         divisor = (
             RECORDINGS.spare_divisor
             if self._kinds.get(owner, 0) > RECORDINGS.few_kinds
@@ -212,7 +212,7 @@ class Device:
         try:
             # the arena is allocated on a separate stream: kernels of the last replay may still use it when it is freed
             with torch.cuda.device(self.index), no_collection(), torch.cuda.stream(self._side), self._arena() as arena:
-                stages = run_in_stages(program, prepare, functools.partial(self.arenas.at_the_end, room=room))
+                stages = run_in_stages(program, prepare, functools.partial(self.arenas.at_end_of_arena, room=room))
                 graphs, results = record_stages(program, stages, functools.partial(self._capture, pool))
         finally:
             torch_c.clear_product_workspaces()

@@ -18,10 +18,10 @@ LIBRARY = "libcuda.so.1"
 OLDEST = 12000
 """The oldest supported version of the driver: 12.0, which PyTorch's CUDA libraries require."""
 
-_COMPUTE_MAJOR, _COMPUTE_MINOR, _MOST_SHARED = 75, 76, 97  # values of CU_DEVICE_ATTRIBUTE_...
+_COMPUTE_MAJOR, _COMPUTE_MINOR, _MAX_SHARED = 75, 76, 97  # values of CU_DEVICE_ATTRIBUTE_...
 # error codes: invalid image, no binary for this GPU, unsupported PTX version, invalid source
 _NOT_FOR_THIS = {200, 209, 222, 300}
-_TOO_LARGE = {1, 701}  # error codes: invalid value (more than a block may have), out of resources
+_RESOURCE_ERRORS = {1, 701}  # error codes: invalid value (more than a block may have), out of resources
 _OUT_OF_MEMORY = 2
 _lock = new_lock()
 _functions: dict[tuple[_native.Driver, int, str], Function] = {}
@@ -93,7 +93,7 @@ def load(driver: _native.Driver, device: int, cubin: Cubin) -> Function:
 
 
 def _load(driver: _native.Driver, device: int, cubin: Cubin) -> Function:
-    most = driver.attribute(device, _MOST_SHARED)
+    most = driver.attribute(device, _MAX_SHARED)
     if cubin.shared > most:
         raise OutOfResources(
             f"kernel {cubin.name!r} needs {cubin.shared} bytes of shared memory a block, the device has {most}"
@@ -107,7 +107,7 @@ def _load(driver: _native.Driver, device: int, cubin: Cubin) -> Function:
                 why=str(error),
                 hint="use less: torch.cuda.empty_cache() gives back what PyTorch's allocator keeps",
             ) from None
-        if error.code in _TOO_LARGE:
+        if error.code in _RESOURCE_ERRORS:
             raise OutOfResources(f"kernel {cubin.name!r} does not fit the device", why=str(error)) from None
         hint = (
             "the driver may be older than Triton's assembler: install a newer one"

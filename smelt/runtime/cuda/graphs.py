@@ -13,7 +13,7 @@ import torch
 
 from smelt.abi.staged import Staged
 from smelt.base.options import Owner
-from smelt.runtime.cuda.device import NOBODY, Device, Program, device_at
+from smelt.runtime.cuda.device import NO_OWNER, Device, Program, device_at
 from smelt.runtime.cuda.recorded_program import RecordedProgram
 from smelt.runtime.cuda.recorded_stages import RecordedStages
 from smelt.runtime.memory import RECYCLING
@@ -39,7 +39,7 @@ class Recorder:
         limit: int = 8,
         name: str = "graph",
         backend: Device | None = None,
-        owner: Owner = NOBODY,
+        owner: Owner = NO_OWNER,
     ) -> None:
         self.limit, self.name, self.owner = limit, name, owner
         self._programs: list[weakref.ref[RecordedProgram]] = []

@@ -140,12 +140,12 @@ class RecordedProgram:
         results = self.program(inputs)
         self.room = max(self.room, self.device.room())
         if not self.made and self.refused is None:
-            self._look_at(results, numbers)
+            self._refuse_unrecordable(results, numbers)
         if self.refused is None:
             self.plain.append(addresses_of(results))
         return results
 
-    def _look_at(self, results: list[Any], numbers: bool) -> None:
+    def _refuse_unrecordable(self, results: list[Any], numbers: bool) -> None:
         """Refuse programs that are known in advance not to be recordable."""
         for i, result in enumerate(results):
             if isinstance(result, torch.Tensor):
@@ -195,7 +195,7 @@ class RecordedProgram:
     def _missed(self, inputs: list[Any], busy: list[Recording]) -> Replayed | str | Kind:
         """Handle a call that no recording matches: record it if replays are likely."""
         key = kind_of(inputs, self.device.outputs)
-        kind = self.kinds.get(key) or self._known_but_for_outputs(key, inputs)
+        kind = self.kinds.get(key) or self._kind_except_recorded_inputs(key, inputs)
         if kind is None or not kind.tuned:
             return self._begin(key, inputs)
         if kind.refused is not None:
@@ -203,7 +203,7 @@ class RecordedProgram:
         if busy:
             if self._copy_kept(busy[0]):
                 self._drop(kind, busy)
-            elif self._waits():
+            elif self._must_wait():
                 return "tensors of earlier calls were in use"
         elif self._from_plain(inputs):
             return "its inputs come from a call that ran without"
@@ -224,11 +224,11 @@ class RecordedProgram:
         self.device.begin_kind(self.owner)
         self._num_sets = None
         kind = Kind(Observation(inputs), parameter_positions(inputs))
-        self._look_for_moves(kind)
+        self._check_moved_parameters(kind)
         self.kinds[key] = kind
         return kind
 
-    def _look_for_moves(self, kind: Kind) -> None:
+    def _check_moved_parameters(self, kind: Kind) -> None:
         """Drop recordings for former addresses of a new kind's parameters, and stop recording if these move repeatedly.
 
         A program that shards parameters frees their memory after a call and allocates it before the next one, at any
@@ -251,7 +251,7 @@ class RecordedProgram:
         self.recordings, self.kinds = [], {}
         count_named("cuda_graph_reasons", {f"{self.name}: no CUDA graph: {why}": 1})
 
-    def _known_but_for_outputs(self, key: tuple[Any, ...], inputs: list[Any]) -> Kind | None:
+    def _kind_except_recorded_inputs(self, key: tuple[Any, ...], inputs: list[Any]) -> Kind | None:
         """Returns the known kind of a call whose only difference is that inputs are results of a recording, saved by
         forward; else None.
         """
@@ -263,9 +263,9 @@ class RecordedProgram:
         kind = self.kinds[key] = Kind(copy.copy(known.observed), known.positions, tuned=True)
         return kind
 
-    def _waits(self) -> bool:
+    def _must_wait(self) -> bool:
         """Whether to wait for results of earlier calls to be freed before making another recording."""
-        if self.replays - self.last_wait > RECORDINGS.seldom_replays:
+        if self.replays - self.last_wait > RECORDINGS.rare_after_replays:
             self.waits = 0
         self.waits, self.last_wait = self.waits + 1, self.replays
         return self.full or self.waits <= RECORDINGS.patience_calls

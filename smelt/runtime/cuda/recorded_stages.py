@@ -71,7 +71,7 @@ class RecordedStages(RecordedProgram, Staged):
             for position, value in zip(self.positions[stage], given, strict=True):
                 results[position] = value
             if not self.made and self.refused is None:
-                self._look_at(results, numbers=True)
+                self._refuse_unrecordable(results, numbers=True)
             if isinstance(why, Kind) and self.refused is None:
                 why.observed.note(results)
             addresses |= addresses_of(given)

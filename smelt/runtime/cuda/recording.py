@@ -20,13 +20,13 @@ from smelt.base.options import Owner
 from smelt.base.torch_c import inference_mode
 from smelt.base.torch_private import address_of_storage
 from smelt.runtime._native import Addresses, Memory
-from smelt.runtime.cuda.device import NOBODY, Device, Program
+from smelt.runtime.cuda.device import NO_OWNER, Device, Program
 from smelt.runtime.launch import data_ptr
 from smelt.runtime.memory import copy_all, type_code
 
 _MAX_RANK = 16
 
-Late = Callable[[list[Any], list[Any]], Any]
+ResultMaker = Callable[[list[Any], list[Any]], Any]
 """Function that makes one result from the inputs of a replay and the results that `Memory` has returned."""
 
 
@@ -60,7 +60,7 @@ class Recording:
         moving: Collection[int],
         written: Collection[int] | None,
         copied: Collection[int],
-        owner: Owner = NOBODY,
+        owner: Owner = NO_OWNER,
         room: int = 0,
     ) -> None:
         self.device, self.owner = device, owner
@@ -182,7 +182,7 @@ class _Outputs:
 
     def __init__(self, device: Device, results: Sequence[Any], given: Sequence[Any], copied: Collection[int]) -> None:
         self.kinds: list[Any] = [None] * len(results)
-        self.late: list[tuple[int, Late]] = []
+        self.late: list[tuple[int, ResultMaker]] = []
         self.copies: list[tuple[int, torch.Tensor]] = []
         self.keep: list[torch.Tensor] = []
         self.bytes: dict[int, int] = {}
@@ -256,16 +256,16 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
-def _same_as(position: int) -> Late:
+def _same_as(position: int) -> ResultMaker:
     return lambda inputs, results: results[position]
 
 
-def _empty(result: torch.Tensor) -> Late:
+def _empty(result: torch.Tensor) -> ResultMaker:
     shape, stride, dtype, device = tuple(result.shape), result.stride(), result.dtype, result.device
     return lambda inputs, results: torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
-def _view_of_whole(position: int, result: torch.Tensor) -> Late:
+def _view_of_whole(position: int, result: torch.Tensor) -> ResultMaker:
     shape, stride, dtype, device = tuple(result.shape), result.stride(), result.dtype, result.device
     offset = result.storage_offset()
 
@@ -276,7 +276,7 @@ def _view_of_whole(position: int, result: torch.Tensor) -> Late:
     return make
 
 
-def _view_of_input(position: int, recorded: torch.Tensor, result: torch.Tensor) -> Late:
+def _view_of_input(position: int, recorded: torch.Tensor, result: torch.Tensor) -> ResultMaker:
     """Returns a function that makes the same view of a replay's input, which may have another storage offset than the
     recorded one.
     """

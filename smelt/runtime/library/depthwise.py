@@ -33,10 +33,10 @@ DTYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16
 ALIGNED = 16
 """Alignment of wide loads in bytes."""
 
-MOST_ELEMENTS = 2**31 - 1
+MAX_ELEMENTS = 2**31 - 1
 """Maximum number of elements of an image, and of items of all threads, because indices have 32 bits."""
 
-MOST_TAPS = 121
+MAX_TAPS = 121
 """Maximum number of elements of a window: a thread of the weight gradient keeps a sum in registers for each element."""
 
 
@@ -46,12 +46,12 @@ def fits(params: Params, x: Spec, w: Spec, out: Spec) -> bool:
     """
     if params["transposed"] or len(x.shape) != 4 or w.shape[1] != 1 or params["groups"] != x.shape[1]:
         return False
-    if x.dtype not in DTYPES or not (x.dtype is w.dtype is out.dtype) or math.prod(w.shape[2:]) > MOST_TAPS:
+    if x.dtype not in DTYPES or not (x.dtype is w.dtype is out.dtype) or math.prod(w.shape[2:]) > MAX_TAPS:
         return False
     if any(not spec.channels_last or 0 in spec.shape for spec in (x, out)):
         return False
-    most = MOST_ELEMENTS * Shape(params, x, w, out).vector
-    return all(max(_reach(s), *s.stride) <= MOST_ELEMENTS and math.prod(s.shape) <= most for s in (x, out))
+    most = MAX_ELEMENTS * Shape(params, x, w, out).vector
+    return all(max(_reach(s), *s.stride) <= MAX_ELEMENTS and math.prod(s.shape) <= most for s in (x, out))
 
 
 def _reach(image: Spec) -> int:

@@ -18,7 +18,7 @@ from smelt.runtime import _native
 from smelt.runtime.library.externs import Candidate, Spec
 from smelt.runtime.memory import fresh
 
-MOST_TAPS = 121
+MAX_TAPS = 121
 """Maximum number of elements of a window: each thread has one sum per element on its stack."""
 
 
@@ -31,7 +31,7 @@ def fits(params: Mapping[str, Any], grad: Spec, x: Spec, w: Spec) -> bool:
         return False
     if any(spec.dtype is not torch.float32 or 0 in spec.shape for spec in (grad, x, w)):
         return False
-    return math.prod(w.shape[2:]) <= MOST_TAPS
+    return math.prod(w.shape[2:]) <= MAX_TAPS
 
 
 def last(image: Spec) -> Spec:

@@ -144,7 +144,7 @@ class AttentionKernel:
         for operand, letter in self.laid_out.items():
             spec = self.operands[operand]
             row = "n" if operand in ("k", "v", "dk", "dv") else "m"
-            strides = (0, 0, 0) if spec is None else _still(spec)[:3]
+            strides = (0, 0, 0) if spec is None else _canonical_strides(spec)[:3]
             found |= dict(zip((letter + "b", letter + "h", letter + row), strides, strict=True))
         return found
 
@@ -153,7 +153,7 @@ class AttentionKernel:
         found = {}
         for operand, letter in self.laid_out.items():
             spec = self.operands[operand]
-            found["BN" if letter == "b" else letter.upper() + "D"] = 1 if spec is None else _still(spec)[3]
+            found["BN" if letter == "b" else letter.upper() + "D"] = 1 if spec is None else _canonical_strides(spec)[3]
         return found
 
     def source(self) -> KernelSource:
@@ -195,7 +195,7 @@ class AttentionKernel:
         self.segment(first.device)(table)
 
 
-def _still(spec: Spec) -> tuple[int, ...]:
+def _canonical_strides(spec: Spec) -> tuple[int, ...]:
     """Returns the strides, with 0 for dimensions of one element: unused strides must not cause another build."""
     pairs = enumerate(zip(spec.shape, spec.stride, strict=True))
     return tuple(0 if size == 1 and d < 3 else step for d, (size, step) in pairs)

@@ -25,24 +25,24 @@ BuildVariant = Callable[[KernelSource, PlannedLaunch], Build]
 """Function that begins to build another source for a launch's configuration."""
 
 
-def relied_on(launch: PlannedLaunch) -> dict[str, Pointer]:
+def aligned_pointers(launch: PlannedLaunch) -> dict[str, Pointer]:
     """Returns the pointers that a kernel requires to be multiples of 16, by parameter."""
     return {name: _in_word(argument) for name, argument in _pointers(launch) if name in launch.source.divisible}
 
 
 def pointers_of(launches: Sequence[PlannedLaunch]) -> tuple[Pointer, ...]:
     """Returns the pointers that any of these launches requires to be aligned, each once."""
-    return tuple(dict.fromkeys(pointer for launch in launches for pointer in relied_on(launch).values()))
+    return tuple(dict.fromkeys(pointer for launch in launches for pointer in aligned_pointers(launch).values()))
 
 
 def moved_names(launch: PlannedLaunch, moved: Collection[Pointer]) -> list[str]:
     """Returns the parameters required to be multiples of 16 whose pointers are among these unaligned ones."""
-    return [name for name, pointer in relied_on(launch).items() if pointer in moved]
+    return [name for name, pointer in aligned_pointers(launch).items() if pointer in moved]
 
 
-def moved_in(table: Table, launch: PlannedLaunch) -> list[str]:
+def unaligned_parameters(table: Table, launch: PlannedLaunch) -> list[str]:
     """Returns the parameters required to be multiples of 16 that are not multiples of 16 in this table."""
-    return [name for name, (slot, byte) in relied_on(launch).items() if (table.get(slot) + byte) % ALIGNMENT]
+    return [name for name, (slot, byte) in aligned_pointers(launch).items() if (table.get(slot) + byte) % ALIGNMENT]
 
 
 class Ahead:
@@ -53,19 +53,19 @@ class Ahead:
     program. Pointers that are bound later, such as results of libraries, are not known then.
 
     Args:
-        everybody: all segments of the program; this one is added.
+        segments: all segments of the program; this one is added.
     """
 
     def __init__(
-        self, launches: Sequence[PlannedLaunch], everybody: weakref.WeakSet[Ahead], build: BuildVariant
+        self, launches: Sequence[PlannedLaunch], segments: weakref.WeakSet[Ahead], build: BuildVariant
     ) -> None:
-        self.launches, self.everybody, self.build = list(launches), everybody, build
-        everybody.add(self)
+        self.launches, self.segments, self.build = list(launches), segments, build
+        segments.add(self)
 
     def __call__(self, table: Table) -> None:
-        for each in list(self.everybody):
+        for each in list(self.segments):
             for launch in each.launches:
-                if names := moved_in(table, launch):
+                if names := unaligned_parameters(table, launch):
                     self.build(launch.source.undeclared(names), launch)
 
 

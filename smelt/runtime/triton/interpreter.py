@@ -18,7 +18,7 @@ from smelt.abi.kernel_source import KernelSource
 from smelt.base.errors import BuildError
 from smelt.base.locks import new_lock
 from smelt.base.options import environment
-from smelt.runtime.triton.align import moved_in
+from smelt.runtime.triton.align import unaligned_parameters
 from smelt.runtime.triton.interpreted_math import LIBDEVICE
 from smelt.runtime.triton.worker import load_module, triton_module
 
@@ -39,7 +39,7 @@ class InterpretedSegment:
     def __call__(self, table: Table) -> None:
         with _lock, np.errstate(all="ignore"):
             for function, launch in zip(self.functions, self.launches, strict=True):
-                if launch.source.unaligned is not None and moved_in(table, launch):
+                if launch.source.unaligned is not None and unaligned_parameters(table, launch):
                     function = _function(launch.source.undeclared(launch.source.divisible))
                 _run(function, launch, table)
 
@@ -70,9 +70,9 @@ def _function(source: KernelSource) -> Any:
 @functools.cache
 def _executor() -> Any:
     """Returns Triton's executor of grids without its copies of arguments, as all memory is on the same device."""
-    _mend_products()
-    _mend_rounding()
-    _mend_lengths()
+    _patch_bf16_products()
+    _patch_bf16_rounding()
+    _patch_loop_lengths()
 
     class Executor(triton_module("runtime.interpreter").GridExecutor):  # type: ignore[misc]
         def _init_args_hst(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -84,7 +84,7 @@ def _executor() -> Any:
     return Executor
 
 
-def _mend_products() -> None:
+def _patch_bf16_products() -> None:
     """Make products use the values of bfloat16 factors: the interpreter would multiply their bits as integers.
 
     The interpreter multiplies float32 as float32, whatever `input_precision` is, and does not accept all values of that
@@ -105,7 +105,7 @@ def _mend_products() -> None:
         interpreter.interpreter_builder.options = dataclasses.replace(known, **{name: names})
 
 
-def _mend_rounding() -> None:
+def _patch_bf16_rounding() -> None:
     """Make casts to bfloat16 round to the nearest value, as on a GPU: the interpreter truncates."""
     interpreter, language = triton_module("runtime.interpreter"), triton_module("language")
     builder, plain = interpreter.InterpreterBuilder, interpreter.InterpreterBuilder.cast_impl
@@ -121,7 +121,7 @@ def _mend_rounding() -> None:
     builder.cast_impl = cast
 
 
-def _mend_lengths() -> None:
+def _patch_loop_lengths() -> None:
     """Make values usable as lengths of loops: older interpreters convert arrays of one element, which NumPy 2.5
     refuses."""
     interpreter = triton_module("runtime.interpreter")

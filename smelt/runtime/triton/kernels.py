@@ -29,9 +29,9 @@ from smelt.runtime.refusals import is_refused_kernel, report_refusal
 from smelt.runtime.triton.align import Ahead, Variants
 from smelt.runtime.triton.build import Build, build
 from smelt.runtime.triton.interpreter import InterpretedSegment
+from smelt.runtime.triton.kernel_fallback import KernelFallback, fallback_step, simpler_configs
 from smelt.runtime.triton.plan import Launch, PlannedLaunch, plan_launch
 from smelt.runtime.triton.products import Library, Product, Template
-from smelt.runtime.triton.second_way import SecondWay, by_operators, simpler
 from smelt.runtime.triton.tune import Choice, Clock, Target, choice_key, fastest, remembered
 
 Segment = Callable[[Table], object]
@@ -47,7 +47,7 @@ class Kernels:
         stream: function from the number of a device to the address of its current stream.
         clock: the clock that times candidates.
         measured: whether products use the library if that is faster.
-        seconds: the second way of each kernel, or None.
+        fallbacks: the fallback of each kernel, or None.
 
     Raises:
         BuildError: Triton or the driver was not found.
@@ -61,10 +61,10 @@ class Kernels:
         stream: Callable[[int], int] | None = torch_c.current_raw_stream,
         clock: Clock | None = None,
         measured: bool = True,
-        seconds: Sequence[SecondWay | None] = (),
+        fallbacks: Sequence[KernelFallback | None] = (),
     ) -> None:
         self.sources, self.device, self.measured = list(sources), torch.device(device), measured
-        self.seconds = list(seconds) or [None] * len(self.sources)
+        self.fallbacks = list(fallbacks) or [None] * len(self.sources)
         self.target: Target | None = None
         if self.device.type == "cpu":
             return
@@ -93,8 +93,8 @@ class Kernels:
         if target is None:
             return InterpretedSegment([candidates[0] for candidates in planned])
         choices = [self._choice(launch[0], each, target) for launch, each in zip(launches, planned, strict=True)]
-        seconds = [self.seconds[launch[0]] for launch in launches] if self.seconds else [None] * len(launches)
-        preparation = _Preparation(target, choices, self, launches, seconds, self.device)
+        fallbacks = [self.fallbacks[launch[0]] for launch in launches] if self.fallbacks else [None] * len(launches)
+        preparation = _Preparation(target, choices, self, launches, fallbacks, self.device)
         return _native.Segment(target.driver, target.ordinal, target.stream, preparation)
 
     def product(
@@ -184,11 +184,11 @@ class _Preparation:
         choices: list[Choice],
         kernels: Kernels,
         launches: Sequence[Launch],
-        seconds: Sequence[SecondWay | None],
+        fallbacks: Sequence[KernelFallback | None],
         device: torch.device,
     ) -> None:
         self.target, self.choices, self.kernels, self.device = target, choices, kernels, device
-        self.launches, self.seconds = launches, seconds
+        self.launches, self.fallbacks = launches, fallbacks
         alone = [choice.launches[0] for choice in choices if len(choice.launches) == 1]
         self.ahead = Ahead(alone, kernels.ahead, kernels.variant)
         self.steps: list[Callable[[Table], object]] = []
@@ -226,11 +226,11 @@ class _Preparation:
                 report_refusal(name, refusal, f"it runs as {prepared[0].config}")
             return prepared
         assert refusal is not None
-        second = self.seconds[number]
+        second = self.fallbacks[number]
         if second is None:
             raise refusal
         report_refusal(name, refusal, "PyTorch's operators run in its place")
-        step = by_operators(second, self.launches[number][2], self.device)
+        step = fallback_step(second, self.launches[number][2], self.device)
         step(table)
         return step
 
@@ -252,7 +252,7 @@ class _Preparation:
             return launch, self.kernels.variant(launch.source, launch)
 
         yield wanted
-        for config in simpler(choice.launches[0].config):
+        for config in simpler_configs(choice.launches[0].config):
             yield partial(built, config)
 
     def in_steps(self, numbers: Sequence[int], all_prepared: Sequence[LaunchOrStep]) -> list[Callable[[Table], object]]:

@@ -19,7 +19,7 @@ Argument = tuple[int, int] | int
 Launch = tuple[int, Sequence[Extent], Sequence[Argument]]
 """(index of the kernel, up to three extents, arguments in the order of the signature)."""
 
-_MOST_PROGRAMS = (2**31 - 1, 65535, 65535)
+_MAX_PROGRAMS = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def plan_launch(
     constants = dict(config.constants)
     sizes = [-(-number // constants[name]) if name is not None else number for number, name in extents]
     grid = (*sizes, *[1] * (3 - len(sizes)))
-    for axis, (size, most) in enumerate(zip(grid, _MOST_PROGRAMS, strict=True)):
+    for axis, (size, most) in enumerate(zip(grid, _MAX_PROGRAMS, strict=True)):
         if not 0 <= size <= most:
             raise CompileError(f"kernel {source.name!r} needs {size} programs along dimension {axis} of the grid")
     _check(source, arguments)

@@ -25,13 +25,13 @@ from smelt.base.store import store
 from smelt.runtime.triton import worker as triton_worker
 from smelt.runtime.triton.worker import Reply
 
-MOST_WORKERS = 32
+MAX_WORKERS = 32
 IDLE_S = 60.0
 """Number of seconds after which an idle worker ends."""
 _START_S = 120.0
 """Timeout in seconds for an answer of a server, after which it is treated as failed."""
 
-_TOO_LONG = "it was not built within {:g} s; SMELT_BUILD_TIMEOUT_S allows more"
+_TIMEOUT_MESSAGE = "it was not built within {:g} s; SMELT_BUILD_TIMEOUT_S allows more"
 
 _lock = new_lock()
 _pool: Pool | None = None
@@ -42,7 +42,7 @@ def pool() -> Pool:
     global _pool
     with _lock:
         if _pool is None:
-            _pool = Pool(min(MOST_WORKERS, _processors()))
+            _pool = Pool(min(MAX_WORKERS, _processors()))
         return _pool
 
 
@@ -164,7 +164,7 @@ class Pool:
                 return worker, worker.ask(request)
             except TimeoutError:
                 worker.close()  # closing also ends the worker
-                return None, ({"error": _TOO_LONG.format(worker.limit_s)}, b"")
+                return None, ({"error": _TIMEOUT_MESSAGE.format(worker.limit_s)}, b"")
             except (EOFError, OSError):
                 log = worker.log()
                 worker.close()

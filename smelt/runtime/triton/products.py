@@ -26,7 +26,7 @@ from smelt.runtime import _native
 from smelt.runtime.cuda.driver import OutOfResources
 from smelt.runtime.launch import Table
 from smelt.runtime.refusals import is_refused_kernel, report_refusal
-from smelt.runtime.triton.align import Variants, moved_in
+from smelt.runtime.triton.align import Variants, unaligned_parameters
 from smelt.runtime.triton.build import Build, triton_identity
 from smelt.runtime.triton.plan import Argument, Launch, PlannedLaunch
 from smelt.runtime.triton.tune import Choice, Target, choose, fastest, race, stand_ins, with_stand_ins
@@ -180,7 +180,7 @@ class Product:
     def _moved(self, table: Table) -> bool:
         """Whether a pointer that a template requires to be aligned is not a multiple of 16."""
         return any(
-            moved_in(table, implementation.launch)
+            unaligned_parameters(table, implementation.launch)
             for implementation in {
                 id(implementation.template): implementation for implementation in self.implementations
             }.values()
@@ -252,7 +252,7 @@ class Product:
         if not times:
             return LIBRARY  # the library then raises the error
         least = min(times.values())
-        winner = _tuner.fastest(times) if _tuner.is_behind(times.get(LIBRARY, least), least) else LIBRARY
+        winner = _tuner.fastest(times) if _tuner.is_slower(times.get(LIBRARY, least), least) else LIBRARY
         record = {"operation": self.library.operation, "seconds": times, "dropped": notes}
         _tuner.keep(self.key, winner, record)
         return winner

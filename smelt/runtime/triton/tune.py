@@ -24,7 +24,7 @@ from smelt.runtime.triton.plan import Argument, PlannedLaunch
 from smelt.runtime.tuned import KERNEL_TIMING
 from smelt.runtime.tuner import Tuner
 
-_TELLS = re.compile(r"\bm_refuse\((\w+),")
+_REPORT_POINTERS = re.compile(r"\bm_refuse\((\w+),")
 """Pattern of the parameter through which a kernel reports a failed check before it traps."""
 
 K = TypeVar("K")
@@ -144,7 +144,7 @@ def stand_ins(clock: Clock, launch: PlannedLaunch, table: Table) -> tuple[dict[A
 
     A kernel that checks values gets no memory for its report, because it may read arbitrary values while it is timed.
     """
-    tells = set(_TELLS.findall(launch.source.source))
+    report_pointers = set(_REPORT_POINTERS.findall(launch.source.source))
     effects = kernel_effects(launch.source.source)
     at: dict[int, list[tuple[str, Argument]]] = {}
     for (name, _), argument in zip(launch.source.signature, launch.arguments, strict=True):
@@ -155,7 +155,7 @@ def stand_ins(clock: Clock, launch: PlannedLaunch, table: Table) -> tuple[dict[A
     left = KERNEL_TIMING.max_copied_bytes
     for address, users in at.items():
         names = {name for name, _ in users}
-        if names & tells:
+        if names & report_pointers:
             replaced |= dict.fromkeys((argument for _, argument in users), 0)
             continue
         if not (names & effects.reads and names & effects.writes) and address % ALIGNMENT == 0:
@@ -216,7 +216,7 @@ def race(clock: Clock, makers: Mapping[K, Maker]) -> dict[K, float]:
         runs[name] = make(count), count
     for _ in range(KERNEL_TIMING.rounds):
         for name, (run, count) in runs.items():
-            if times and _tuner.is_behind(times.get(name, 0.0), min(times.values())):
+            if times and _tuner.is_slower(times.get(name, 0.0), min(times.values())):
                 continue
             seconds = clock.time(run) / count
             times[name] = min(seconds, times.get(name, seconds))

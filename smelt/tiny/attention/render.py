@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from smelt.tiny.graph import MOST_PROBABILITY, AddConstant, Attention, Layer, LayerNorm, Lookup, sources
+from smelt.tiny.graph import MAX_PROBABILITY, AddConstant, Attention, Layer, LayerNorm, Lookup, sources
 from smelt.tiny.program import Call, adapter_names, keys
 from smelt.tiny.render_backward import sgd
 from smelt.tiny.rendering import Rendering, called, identifier, number, rule
@@ -68,7 +68,7 @@ def _operands(r: Rendering, op: Attention, reads: tuple[str, ...]) -> list[objec
         tensor = r.graph.tensors[name]
         found.append(f"(tiny_operand){{{r.at(value)} + {start}, {tensor.channels}, {tensor.zero}}}")
     y = r.graph.tensors[op.y]
-    scales = [number(score_scale(r.graph, op)), number(float(MOST_PROBABILITY)), number(value_scale(r.graph, op))]
+    scales = [number(score_scale(r.graph, op)), number(float(MAX_PROBABILITY)), number(value_scale(r.graph, op))]
     shape = [keys(r.graph, op), op.heads, op.width, y.channels // op.heads]
     return [found[0], y.elements // y.channels, *found[1:], *shape, *scales]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from smelt.tiny.graph import MOST_PROBABILITY, AddConstant, Attention, Layer, LayerNorm, Lookup, sources
+from smelt.tiny.graph import MAX_PROBABILITY, AddConstant, Attention, Layer, LayerNorm, Lookup, sources
 from smelt.tiny.program import Call, adapter_names
 from smelt.tiny.rescale import adapter_factors, add_scales, dequantize_scale, norm_numbers, score_scale, value_scale
 from smelt.tiny.running import Run, rule, terms_in_order
@@ -106,7 +106,7 @@ def _heads(run: Run, op: Attention, which: int, name: str) -> torch.Tensor:
 def _weights(run: Run, op: Attention, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """The weights of attention before division by their sum: integers as float32, (n, heads, queries, keys)."""
     scores = (q @ k.transpose(2, 3)).float() * score_scale(run.graph, op)
-    return (exponential(scores - scores.max(-1, keepdim=True).values) * float(MOST_PROBABILITY)).round()
+    return (exponential(scores - scores.max(-1, keepdim=True).values) * float(MAX_PROBABILITY)).round()
 
 
 @rule("attention")

@@ -87,14 +87,18 @@ def build(board: Board, sources: Sequence[str], folder: Path, flags: Sequence[st
     return Program(board, folder / out, flash, ram)
 
 
-def _refuse(board: Board, told: str) -> None:
-    over = {region: int(bytes_) for region, bytes_ in re.findall(r"region `(\w+)' overflowed by (\d+) bytes", told)}
+def _refuse(board: Board, linker_output: str) -> None:
+    over = {
+        region: int(bytes_) for region, bytes_ in re.findall(r"region `(\w+)' overflowed by (\d+) bytes", linker_output)
+    }
     if over:
         parts = " and ".join(f"{region} by {count:,} bytes" for region, count in over.items())
         raise BudgetError(
             f"the program for {board.name} exceeds {parts}", hint="a smaller scheme, a smaller stack or a larger budget"
         )
-    lines = [line for line in told.splitlines() if "error" in line or "undefined reference" in line] or [told]
+    lines = [line for line in linker_output.splitlines() if "error" in line or "undefined reference" in line] or [
+        linker_output
+    ]
     raise BuildError(f"{board.compiler} refuses the program", why="\n".join(lines[:8]))
 
 

@@ -25,7 +25,7 @@ class Commands:
     """
 
     program: Program
-    told: list[tuple[str, bytes]] = field(default_factory=list)
+    writes: list[tuple[str, bytes]] = field(default_factory=list)
 
     def train(self, image: np.ndarray, label: int, rate: float) -> None:
         """A training step; answered by the loss and the logits before it.
@@ -65,7 +65,7 @@ class Commands:
         return image.tobytes()
 
     def _add(self, what: str, image: bytes = b"", label: int = 0, rate: float = 0.0) -> None:
-        self.told.append((what, struct.pack("<IIf", ord(what), label, rate) + image))
+        self.writes.append((what, struct.pack("<IIf", ord(what), label, rate) + image))
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def send(built: Built, commands: Commands, limit_s: float = 240.0) -> Answers:
         EmulationError: the emulator timed out or failed.
     """
     folder = built.path.parent
-    (folder / "commands.bin").write_bytes(b"".join(content for _, content in commands.told))
+    (folder / "commands.bin").write_bytes(b"".join(content for _, content in commands.writes))
     ran = run(built, folder, limit_s)
     content = (folder / "answers.bin").read_bytes()
     try:
@@ -113,7 +113,7 @@ def _parsed(
 ) -> Iterator[tuple[float, np.ndarray] | tuple[int, np.ndarray] | int | dict[str, np.ndarray]]:
     at = 0
     logits = 4 * commands.program.graph.classes
-    for what, _ in commands.told:
+    for what, _ in commands.writes:
         if what in "TI":
             (first,) = struct.unpack_from("<f" if what == "T" else "<i", content, at)
             yield first, np.frombuffer(content, np.float32, logits // 4, at + 4)
@@ -154,7 +154,7 @@ def read_checkpoint(folder: Path, program: Program, identity: int) -> dict[str, 
     Raises:
         SmeltError: there is no complete checkpoint.
     """
-    told, best = [], None
+    errors, best = [], None
     for name in ("trained.0", "trained.1"):
         path = folder / name
         if not path.exists():
@@ -162,15 +162,15 @@ def read_checkpoint(folder: Path, program: Program, identity: int) -> dict[str, 
         content = path.read_bytes()
         header = struct.unpack_from("<5I", content) if len(content) >= _HEADER else None
         if header is None or header[:2] != (0x544C4D53, 1):
-            told.append(f"{name} is no checkpoint of this version")
+            errors.append(f"{name} is no checkpoint of this version")
         elif header[2] != identity:
-            told.append(f"{name} is of another model")
+            errors.append(f"{name} is of another model")
         elif not _whole(content, end := _HEADER + header[4]):
-            told.append(f"{name} is torn or damaged")
+            errors.append(f"{name} is torn or damaged")
         elif best is None or (header[3] - best[0]) % (1 << 32) < 1 << 31:
             best = (header[3], content[_HEADER:end])
     if best is None:
-        raise SmeltError(f"no checkpoint in {folder} can be read", why="; ".join(told) or "nothing was saved")
+        raise SmeltError(f"no checkpoint in {folder} can be read", why="; ".join(errors) or "nothing was saved")
     return unpacked(program, best[1])[0]
 
 

@@ -25,7 +25,7 @@ from smelt.tiny.render_c import render, trained_bytes
 from smelt.tiny.scheme import PRESETS, Scheme, SchemeError, kib, last_layers, memory
 from smelt.tiny.step import step_program
 
-TENANTS = 6
+MAX_LISTED_TENSORS = 6
 """Number of the largest values that an error about memory names."""
 
 
@@ -153,14 +153,17 @@ def _over(
     budget: Budget,
     options: StepOptions | None,
 ) -> BudgetError:
-    number, tenants = busiest(step, layout)
+    number, tensors_in_arena = busiest(step, layout)
     call = step.calls[number]
     during = call.kernel + (f" of {call.op.name}" if call.op else "")
     shown = [f"{name} {size:,} B" for name, size in rows.items()]
-    shown += [f"in the arena during {during}: " + ", ".join(f"{n} {size:,} B" for n, size in tenants[:TENANTS])]
+    shown += [
+        f"in the arena during {during}: "
+        + ", ".join(f"{n} {size:,} B" for n, size in tensors_in_arena[:MAX_LISTED_TENSORS])
+    ]
     parameters = sorted(step.trained.values(), key=lambda one: -one.bytes)[:3]
     shown += ["trained: " + ", ".join(f"{one.name} {one.bytes:,} B" for one in parameters)]
-    fits = nearest_that_fits(graph, scheme, budget, options)
+    fits = largest_fitting_scheme(graph, scheme, budget, options)
     hint = (
         f"the scheme {fits} takes {ram_of(graph, fits, budget.stack, options):,} B"
         if fits
@@ -173,7 +176,7 @@ def _over(
     )
 
 
-def nearest_that_fits(
+def largest_fitting_scheme(
     graph: Int8Graph, scheme: Scheme, budget: Budget, options: StepOptions | None = None
 ) -> Scheme | None:
     """The largest scheme (by the memory model) among the presets, `bias-K` and `last-K` that is smaller than `scheme`
@@ -218,5 +221,7 @@ def _candidates(graph: Int8Graph) -> Iterator[Scheme]:
 def describe(made: Exported, scheme: Scheme, board: Board) -> str:
     """A line that sums up the project for the user."""
     sizes = f"{kib(made.ram)} of RAM" + (f", {kib(made.flash)} of flash" if made.flash else "")
-    told = f"; flash is not checked: {board.compiler} is not installed" if board.bare and not made.linked else ""
-    return f"{made.folder}: {scheme}: {sizes}{told}"
+    unchecked_note = (
+        f"; flash is not checked: {board.compiler} is not installed" if board.bare and not made.linked else ""
+    )
+    return f"{made.folder}: {scheme}: {sizes}{unchecked_note}"

@@ -22,13 +22,13 @@ def busiest(program: Program, layout: Layout) -> tuple[int, list[tuple[str, int]
     sizes = sizes_of(program, layout)
     calls = range(len(program.calls))
 
-    def tenants(call: int) -> list[tuple[str, int]]:
+    def tensors_in_arena(call: int) -> list[tuple[str, int]]:
         over = {layout.in_place[name] for name in layout.in_place if layout.lives[name][0] == call}
         live = [n for n, (first, last) in layout.lives.items() if first <= call <= last and n not in over]
         return sorted(((name, sizes[name]) for name in live), key=lambda one: (-one[1], one[0]))
 
-    number = max(calls, key=lambda call: sum(size for _, size in tenants(call)))
-    return number, tenants(number)
+    number = max(calls, key=lambda call: sum(size for _, size in tensors_in_arena(call)))
+    return number, tensors_in_arena(number)
 
 
 def as_text(program: Program, layout: Layout, rows: dict[str, int], budgets: dict[str, int]) -> str:
@@ -39,7 +39,7 @@ def as_text(program: Program, layout: Layout, rows: dict[str, int], budgets: dic
         rows: category -> bytes.
         budgets: "RAM" and "flash" -> bytes.
     """
-    number, tenants = busiest(program, layout)
+    number, tensors_in_arena = busiest(program, layout)
     sizes = sizes_of(program, layout)
     lines = ["budget"]
     lines += [
@@ -48,7 +48,7 @@ def as_text(program: Program, layout: Layout, rows: dict[str, int], budgets: dic
     ]
     lines += ["", f"arena {layout.size:,} B; {layout.least:,} B are in use at once at the busiest call"]
     lines += [f"busiest: call {number} of {len(program.calls)}, {_title(program, number)}"]
-    lines += [f"  {name:<44}{size:>10,} B" for name, size in tenants]
+    lines += [f"  {name:<44}{size:>10,} B" for name, size in tensors_in_arena]
     lines += ["", f"{'offset':>8} {'bytes':>8} {'calls':>11}  value"]
     for name in sorted(layout.offsets, key=lambda one: (layout.lives[one][0], layout.offsets[one])):
         first, last = layout.lives[name]

@@ -102,7 +102,7 @@ def test_a_number_among_large_results_is_the_loss(shapes, absent):
     assert absent_tangents.likely_backward(gm, metas, some=True)[0] is not None
 
 
-def test_where_nobody_knows_what_is_used_the_backward_is_compiled_when_it_is_asked_for(monkeypatch):
+def test_the_backward_is_compiled_on_first_use_if_uses_are_unknown(monkeypatch):
     names = []
     original = driver.render
     monkeypatch.setattr(
@@ -316,7 +316,7 @@ LAYOUTS = [
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
 @pytest.mark.parametrize("of_prims", [True, False])
 @pytest.mark.parametrize(("shape", "stride"), [*LAYOUTS, ((2, 3), (8, 1))], ids=str)
-def test_zeros_lie_as_what_they_stand_for(
+def test_zeros_have_the_layout_of_the_tensor_they_replace(
     shape: tuple[int, ...], stride: tuple[int, ...], of_prims: bool, dtype: torch.dtype
 ) -> None:
     meta = TensorMeta(shape=shape, stride=stride, dtype=dtype, device=torch.device("cpu"))
@@ -342,7 +342,7 @@ class _TurnedAndGrown(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("used", [0, 1, 2])
-def test_absent_sums_of_turned_values(used: int) -> None:
+def test_absent_sums_of_transposed_values(used: int) -> None:
     """The gradient of a sum is expanded; where nobody uses the sum, what is turned again is zeros of that layout."""
 
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -357,7 +357,7 @@ def test_absent_sums_of_turned_values(used: int) -> None:
     torch.testing.assert_close(*found)
 
 
-def test_no_lock_is_held_when_the_call_that_gives_it_back_fails():
+def test_no_lock_remains_when_its_release_fails():
     """As a profile function that raises does it, between the compilation of a backward and the end of its block."""
     x = torch.randn(4, requires_grad=True)
     result = smelt.compile(lambda x: (x.sin(), x.cos()))(x)[0].sum()

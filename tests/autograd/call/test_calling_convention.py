@@ -76,7 +76,7 @@ def test_a_constant_gradient_comes_from_used_outputs_only() -> None:
     assert found[1] is None
 
 
-def test_written_inputs_that_nobody_uses() -> None:
+def test_unused_written_inputs() -> None:
     a, b = leaf(3), leaf(3)
 
     def write(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -190,7 +190,7 @@ def test_numbers_from_the_generator_are_the_same_again() -> None:
     torch.testing.assert_close(again, first)
 
 
-def test_what_has_none_says_why() -> None:
+def test_reasons_for_absent_second_derivatives() -> None:
     x = torch.randn(3, requires_grad=True)
     weight = torch.ones(3)
     fails(lambda x: (x * x + weight.exp()).sin(), x, "was written to", between=lambda: weight.add_(0))

@@ -111,7 +111,7 @@ def test_create_graph() -> None:
 
 
 @pytest.mark.parametrize("wanted", [[0], [3], [6], [7, 0], [1, 4]])
-def test_a_part_of_the_gradients(wanted: list[int]) -> None:
+def test_some_of_the_gradients(wanted: list[int]) -> None:
     def run(compiled: Any, net: nn.Module) -> Any:
         weights = [p for p in net.parameters()]
         loss = compiled(X).square().sum()
@@ -122,7 +122,7 @@ def test_a_part_of_the_gradients(wanted: list[int]) -> None:
     same(run)
 
 
-def test_a_part_of_it_is_frozen() -> None:
+def test_some_parameters_are_frozen() -> None:
     def made() -> nn.Module:
         net = Net()
         net.layers[1].requires_grad_(False)

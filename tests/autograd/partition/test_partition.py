@@ -160,7 +160,7 @@ def test_a_small_slice_is_saved_instead_of_its_base():
     assert p.saved_bytes == 2 * 8 * 4
 
 
-def test_gradients_nobody_wants_are_not_computed():
+def test_unused_gradients_are_not_computed():
     frozen = [leaf(32, 16), torch.randn(16, 64), leaf(64, 16)]
     p = parts(mlp, *frozen)
     p.check()

@@ -59,7 +59,7 @@ def test_work_grows_with_the_function():
     assert c.recompute_cost(total) >= product.meta["val"].nbytes
 
 
-def test_work_is_what_the_records_say():
+def test_work_is_as_recorded():
     p, x, w = build()
     product = p.mm(x, w)
     functions = (p.neg, p.sqrt, p.exp, p.tan, p.lgamma)

@@ -67,7 +67,7 @@ def test_a_write_through_a_view_changes_its_base(rec: GraphRecorder) -> None:
     assert node.target is aten.permute.default and node.args[0].target is aten.select_scatter.default
 
 
-def test_views_that_nobody_reads_are_no_nodes(rec: GraphRecorder) -> None:
+def test_unread_views_are_no_nodes(rec: GraphRecorder) -> None:
     x = bound(rec, 3, 4)
     with TraceMode(rec):
         x.t().unsqueeze(0)[..., 1:].chunk(2)

@@ -320,7 +320,7 @@ class KeepsSometimes(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_each_call_of_a_function_says_whether_it_gets_none(backend):
+def test_each_call_of_a_function_records_whether_it_gets_none(backend):
     def function(x):
         return KeepsSometimes.apply(x * 1, True) + KeepsSometimes.apply(x * 1, False)
 

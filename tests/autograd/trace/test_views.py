@@ -109,7 +109,7 @@ def test_memory_order() -> None:
     assert memory_order(meta_of(torch.empty(4, 4)[:, ::2])) is None
 
 
-def test_parts_of_an_unsafe_split_lie_in_the_whole() -> None:
+def test_results_of_an_unsafe_split_share_memory() -> None:
     x = torch.randn(4, 5, 6)
     for fn in (lambda x: torch.unsafe_split(x * 2, 2, 1), lambda x: torch.unsafe_split_with_sizes(x * 2, (1, 4), 1)):
         for got, want in zip(smelt.compile(fn, fullgraph=True)(x), fn(x), strict=True):
@@ -176,7 +176,7 @@ def test_results_that_view_one_detached_tensor_share_a_later_history(
     assert history_after_a_write(there(x.clone().requires_grad_(requires_grad)), place) == theirs
 
 
-def test_two_tensors_at_one_place_are_two_results() -> None:
+def test_two_tensors_at_one_address_are_two_results() -> None:
     def moved(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         made, part = torch.empty(0, dtype=x.dtype), x.detach()
         made.set_(part)

@@ -47,7 +47,7 @@ def test_copies_are_equal(value: Any) -> None:
         (1.0, 1.5, "1.5 where eager has 1.0"),
     ],
 )
-def test_a_difference_is_told(expected: Any, actual: Any, told: str) -> None:
+def test_a_difference_is_reported(expected: Any, actual: Any, told: str) -> None:
     assert told in differences(expected, actual)[0]
 
 

@@ -14,7 +14,7 @@ def kernel(name: str, begin: float, seconds: float, category: str = "kernel", **
     return {"cat": category, "name": name, "ts": begin, "dur": seconds, "args": args}
 
 
-def test_collectives_and_computation_are_told_apart() -> None:
+def test_collectives_and_computation_are_distinguished() -> None:
     events = [
         kernel("gemm", 1000, 10),
         kernel("copy", 1005, 10, "gpu_memcpy"),

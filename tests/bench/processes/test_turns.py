@@ -74,7 +74,7 @@ def moves(said: Path) -> bool:
     return said.stat().st_size > before
 
 
-def test_others_stand_still_while_one_is_timed(run) -> None:
+def test_others_are_paused_while_one_is_timed(run) -> None:
     _, said = run(COUNTING, "counts")
     assert moves(said)
     with turns.alone():

@@ -32,7 +32,7 @@ def test_markdown_of_each_file_is_the_default(files: list[str]) -> None:
     assert report(*files) == (0, "\n".join(tables) + "\n")
 
 
-def test_out_writes_both_forms_and_says_where(files: list[str], tmp_path: Path) -> None:
+def test_out_writes_both_forms_and_prints_their_paths(files: list[str], tmp_path: Path) -> None:
     code, text = report(files[0], "--out", str(tmp_path / "out"))
     assert code == 0
     assert "2.00x (1 row) as fast as eager" in text and str(tmp_path / "out" / "index.html") in text

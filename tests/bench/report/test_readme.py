@@ -52,7 +52,7 @@ def test_a_line_for_each_mode_of_torch_compile() -> None:
     assert "`smelt bench --suite all`" in text and "a CPU, 2 cores" in text
 
 
-def test_the_same_mode_of_smelt_is_preferred_and_failures_stand() -> None:
+def test_the_same_mode_of_smelt_is_preferred_and_failures_are_kept() -> None:
     made = baseline("bert-mlm")
     made.results["smelt:reduce-overhead"] = passed("smelt:reduce-overhead", 0.005)
     made.results["torch.compile"].fail("timeout", "no end")
@@ -61,7 +61,7 @@ def test_the_same_mode_of_smelt_is_preferred_and_failures_stand() -> None:
     assert "| reduce-overhead | 30.0 | 10.0 (3.00) | 5.0 (6.00) | 2.00 |" in lines[1]
 
 
-def test_whole_steps_samples_and_bandwidths_have_parts_of_their_own() -> None:
+def test_whole_steps_samples_and_bandwidths_have_their_own_sections() -> None:
     whole = row("bert-mlm", "baselines", eager=0.04, smelt=0.02)
     whole.results["smelt:step"] = passed("smelt:step", 0.01)
     sample = on_gpu(row("resnet18", "timm", eager=0.02, smelt=0.01), optimizer="sgd")
@@ -93,7 +93,7 @@ def test_the_section_is_replaced_between_its_marks(tmp_path: Path) -> None:
         read_files(files)
 
 
-def test_the_readme_says_what_the_kept_files_say() -> None:
+def test_the_readme_has_the_figures_of_the_kept_files() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     section = gpu_section(*read_files((ROOT / "bench" / "results").glob("*.json")))
     assert replace_section(text, section, "README.md") == text, (

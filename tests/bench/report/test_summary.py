@@ -22,7 +22,7 @@ from smelt.bench.results import Result
 from tests.bench.report.made_up import passed, row, run
 
 
-def test_the_mean_is_geometric_and_stands_on_rows_that_both_passed() -> None:
+def test_the_mean_is_geometric_over_rows_that_both_passed() -> None:
     rows = [
         row("a", eager=1.0, rival=1.0, smelt=0.5),
         row("b", eager=1.0, rival=2.0, smelt=0.125),
@@ -62,7 +62,7 @@ def test_skipped_rows_and_rows_on_which_eager_fails_are_not_judged() -> None:
     assert [(g.reason, len(g.rows)) for g in group_skipped(rows)] == [("pip install x", 1)]
 
 
-def test_suites_stand_alone_and_together() -> None:
+def test_suites_are_summed_up_alone_and_in_total() -> None:
     rows = [row("a", "timm", eager=1.0, smelt=0.5), row("b", "huggingface", eager=1.0, smelt=0.125)]
     assert [(s.setting.suite, s.over_eager.value if s.over_eager else None) for s in standings(rows)] == [
         (ALL, pytest.approx(4.0)),

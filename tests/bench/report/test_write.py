@@ -98,7 +98,7 @@ def test_ids_of_the_page_are_its_own() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_what_a_model_says_is_text() -> None:
+def test_names_in_a_model_are_shown_as_text() -> None:
     page = Page(report_html([full_run()]))
     assert "a < b && 'c' | \"d\" </pre><script>alert(1)</script>" in page.text
     assert "bad<script>" in page.text
@@ -127,7 +127,7 @@ def test_the_headline_names_contenders_and_counts() -> None:
     assert "a CPU, 2 cores" in text and "smelt bench --suite all" in text
 
 
-def test_no_figure_stands_without_its_ratio() -> None:
+def test_every_figure_has_its_ratio() -> None:
     assert beside(2.0, None) == beside(None, 2.0) == ""
     made = row("a", eager=1.0, rival=("timeout", "late"), smelt=passed("smelt", 0.5, cold_s=3.0))
     rival, smelt = (dict(zip(HEADS, entry_cells(*entry), strict=True)) for entry in entries([made]))
@@ -163,7 +163,7 @@ def test_small_runs(benchmark: Benchmark) -> None:
     assert "nan" not in report_markdown([benchmark])
 
 
-def test_runs_of_different_machines_are_told_apart() -> None:
+def test_runs_of_different_machines_are_distinguished() -> None:
     text = report_markdown([run(full_row("a")), run(full_row("a"), full_row("b"), cpu="another CPU")])
     assert "The runs differ in machine or versions" in text
     assert "1 row stood in more than one run" in text

@@ -120,7 +120,7 @@ def test_speech_transformer_cuts_targets_by_value() -> None:
     assert model.decoder.token.weight is model.decoder.output.weight
 
 
-def test_speech_transformer_does_not_read_frames_behind_the_length() -> None:
+def test_speech_transformer_does_not_read_frames_past_the_length() -> None:
     model, batch = made("speech_transformer")
     frames, lengths, targets = batch.args
     model.eval()
@@ -161,7 +161,7 @@ def test_demucs_augments_at_random_and_only_in_training() -> None:
         model.train()(torch.rand(3, 5, 2, 5960))
 
 
-def test_demucs_keeps_whole_sources_together() -> None:
+def test_demucs_keeps_whole_sources() -> None:
     """Each augmented source is one of the batch's: shifted, perhaps negated, its channels perhaps swapped."""
     model, batch = made("demucs")
     augmented = model.augment(batch.args[0][:, 1:])

@@ -156,7 +156,7 @@ def test_what_is_looked_at(fn: Callable[[Tensor], Any]) -> None:
     assert same(*found)
 
 
-def test_what_nobody_looks_at_is_one_graph() -> None:
+def test_values_that_are_not_read_do_not_break_the_graph() -> None:
     def logs(x: Tensor) -> Any:
         LOG.info("step")
         warnings.warn("c", stacklevel=1)
@@ -231,7 +231,7 @@ def test_streams_that_are_others_for_a_time(program: Any, redirect: Any, say: Ca
     assert outcome(smelt.compile(f)) == outcome(f)
 
 
-def test_records_name_the_place_that_logs() -> None:
+def test_records_name_the_location_that_logs() -> None:
     """Lines and functions of records, of functions that are called as well, behind breaks and in `except`."""
     logger, seen = logging.getLogger("smelt.tests.places"), []
 

@@ -225,7 +225,7 @@ def test_a_form_for_symbolic_sizes_warns_as_well():
 
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("program", [lambda x: x.T * 2, lambda x: torch.cross(x, x)])
-def test_what_torch_says_once_it_says_always_where_it_is_told_to(program, first):
+def test_warnings_of_torch_repeat_under_warn_always(program, first):
     x, f = torch.ones(2, 3, 2, dtype=torch.complex64), smelt.compile(program)
     program(x)  # said once
     for always in (first, not first, True, first, not first):

@@ -36,7 +36,7 @@ def inlined(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("fn", [finite, method, inlined], ids=lambda fn: fn.__name__)
-def test_one_graph_for_both_ways(fn: Any) -> None:
+def test_one_graph_for_both_arms(fn: Any) -> None:
     check(fn, X, graphs=1)
     run = compiled(fn, fullgraph=True)
     for x in INPUTS:

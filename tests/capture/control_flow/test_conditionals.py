@@ -120,12 +120,12 @@ PROGRAMS = [unbounded, unset, draws, returns, flag, both, nested, pair, kept, fi
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("x", [X, -X, X * 4], ids=["positive", "negative", "large"])
-def test_one_graph_for_both_ways(fn: Any, x: Any) -> None:
+def test_one_graph_for_both_arms(fn: Any, x: Any) -> None:
     check(fn, x, graphs=1)
 
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
-def test_one_version_serves_both_ways(fn: Any) -> None:
+def test_one_version_serves_both_arms(fn: Any) -> None:
     run = compiled(fn, fullgraph=True)
     for x in (X, -X, X * 4, X / 9):
         torch.manual_seed(1)
@@ -388,7 +388,7 @@ def _extended(items: Any) -> list[Any]:
         lambda: (lambda first, *rest: rest)(*zip(itertools.count(), itertools.cycle("ab"))),  # noqa: B905
     ],
 )
-def test_a_way_without_end_that_is_not_taken(use: Callable[[], Any]) -> None:
+def test_an_endless_arm_that_is_not_taken(use: Callable[[], Any]) -> None:
     def fn(x: Any) -> Any:
         if x.sum() > 0:
             return x + 1

@@ -37,7 +37,7 @@ def made(n, scale=10, offset=None):
     return native.generator_at(code, globals(), [n, CellType(scale)], [], offset, False)
 
 
-def test_it_goes_on_where_it_stands():
+def test_it_continues_from_its_state():
     steps = made(3)
     assert inspect.getgeneratorstate(steps) == inspect.GEN_SUSPENDED and steps.gi_frame.f_locals["n"] == 3
     assert [next(steps), steps.send(7), next(steps), steps.throw(KeyError)] == [40, 70, 80, "caught"]

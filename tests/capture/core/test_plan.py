@@ -94,7 +94,7 @@ def inner(x: torch.Tensor) -> torch.Tensor:
     return y + 1
 
 
-def test_explain_and_the_log_tell_of_a_late_break(
+def test_explain_and_the_log_report_a_late_break(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setenv("SMELT_LOG", "attempts")
@@ -103,7 +103,7 @@ def test_explain_and_the_log_tell_of_a_late_break(
     assert told.attempts[0] in str(told) and f"smelt attempts: {told.attempts[0]}" in capsys.readouterr().err
 
 
-def test_a_backend_without_symbols_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_without_symbols_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMELT_STRICT", "0")
 
     def refuses(gm: Any, inputs: Any, report: Any, options: Any) -> Any:

@@ -28,7 +28,7 @@ def tensor_check(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("fn", [unread, tensor_check])
-def test_text_that_nobody_reads(fn: Any) -> None:
+def test_unread_text_is_not_made(fn: Any) -> None:
     check(fn, X, graphs=1)
 
 

@@ -102,7 +102,7 @@ def test_leaves_and_results_are_alike(way: str) -> None:
     assert native.TensorSpec(leaf).matches(leaf * 1)
 
 
-def test_mismatch_says_what_differs(way: str) -> None:
+def test_mismatch_reports_what_differs(way: str) -> None:
     tensors = make_tensors()
     spec = native.TensorSpec(tensors["plain"])
     expected = {

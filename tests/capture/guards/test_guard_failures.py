@@ -88,7 +88,7 @@ def test_state_of_modules_functions_and_modes():
     assert reason.startswith(f"get_num_threads() was {threads}, is {threads + 1}")
 
 
-def test_a_repr_that_raises_hurts_nobody():
+def test_a_repr_that_raises_is_harmless():
     class Odd:
         def __repr__(self):
             raise RuntimeError("no")

@@ -81,7 +81,7 @@ def test_each_kind_has_a_version_of_its_own(beside):
     assert len(inputs) == len(KINDS)
 
 
-def test_the_number_of_inputs_and_their_places_count():
+def test_the_number_of_inputs_and_their_positions_count():
     run, inputs = made()
     calls = [(), (BASE,), (BASE, BASE), (BASE, 1), (1, BASE)]
     assert len({run(*call) for call in calls}) == len(calls) == len(inputs)

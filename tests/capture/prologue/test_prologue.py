@@ -164,11 +164,11 @@ def returns_early(x):
 
 
 @pytest.mark.parametrize("fn", [drops_layers, drops_layers_of_numpy, returns_early], ids=lambda f: f.__name__)
-def test_both_ways_of_a_branch_are_in_the_graph(fn):
+def test_both_arms_of_a_branch_are_in_the_graph(fn):
     check(fn, X, versions=1, calls=12)
 
 
-def test_a_branch_that_never_goes_one_way_is_none():
+def test_a_branch_with_one_impossible_arm_is_none():
     def fn(x):
         y = x + 1 if random.uniform(0, 1) < 0.0 else x - 1
         return y if random.random() >= 0 else [y]
@@ -177,7 +177,7 @@ def test_a_branch_that_never_goes_one_way_is_none():
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_version_for_each_way_of_other_branches(whole):
+def test_a_version_for_each_arm_of_other_branches(whole):
     def fn(x):
         if random.random() < 0.5:
             return x + 1
@@ -674,7 +674,7 @@ def test_numpy_holds_a_function_that_is_made_inside(kind: Callable[..., Any]) ->
         assert repr(run(torch.ones(2), n)) == repr(fn(torch.ones(2), n))
 
 
-def test_functions_that_numpy_holds_are_told_apart() -> None:
+def test_functions_of_numpy_objects_are_distinguished() -> None:
     """An object that calls the program's function was taken for one of numpy's own."""
     run = smelt.compile(lambda x, held: (x + 1, held(np.arange(3))))
     for n in (1, 2, 3):

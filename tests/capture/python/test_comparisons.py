@@ -354,7 +354,7 @@ def test_a_nan_that_is_handed_on_is_the_callers() -> None:
         assert one is value and other is value
 
 
-def test_any_nan_will_do_where_nobody_asks_which() -> None:
+def test_any_nan_is_accepted_where_its_bits_are_not_compared() -> None:
     run = compiled(lambda x, a: (x * a, a == 1.0, a in (1.0, None)))
     for _ in range(3):
         run(torch.ones(2), float("nan"))

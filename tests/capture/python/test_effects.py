@@ -375,7 +375,7 @@ Pair = collections.namedtuple("Pair", "left right")
     ],
     ids=["list", "named tuple", "number", "partial", "exception", "class", "built-in class", "method", "read-only"],
 )
-def test_what_takes_no_such_attribute_says_so_before_anything_else_is_done(write, capsys):
+def test_refused_attributes_raise_before_other_effects(write, capsys):
     def fn(x, given):
         write(given)
         print("too far")

@@ -88,7 +88,7 @@ def test_moved_outside() -> None:
         assert smelt.stats()["recompiles"] <= count + 1
 
 
-def test_what_changed_is_told_past_the_program() -> None:
+def test_changes_are_reported_outside_of_the_program() -> None:
     """Why a version does not hold is told without a call of the program's own methods."""
     asked: list[str] = []
 

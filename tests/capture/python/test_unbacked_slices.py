@@ -125,7 +125,7 @@ def test_a_range(backend: str) -> None:
         (lambda w: w + torch.ones(3, 2), RuntimeError),
     ],
 )
-def test_what_nobody_uses_raises_all_the_same(use: Callable[..., Any], error: type[Exception], backend: str) -> None:
+def test_unused_calls_still_raise(use: Callable[..., Any], error: type[Exception], backend: str) -> None:
     def fn(x: torch.Tensor, n: torch.Tensor) -> Any:
         use(x[: n.item()].clone())
         return x + 1

@@ -223,7 +223,7 @@ def test_the_guard_is_printed() -> None:
     assert any("values_are[False](mask)" in line for line in lines)
 
 
-def test_places_lie_in_memory_as_in_eager() -> None:
+def test_indices_have_eagers_layout() -> None:
     def fn(mask: Any) -> Any:
         return torch.nonzero(mask), torch.argwhere(mask), torch.where(mask), torch.nonzero(mask[0, 0], as_tuple=True)
 
@@ -235,7 +235,7 @@ def test_places_lie_in_memory_as_in_eager() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4)])
-def test_no_places_lie_in_memory_as_in_eager(shape: tuple[int, ...]) -> None:
+def test_empty_indices_have_eagers_layout(shape: tuple[int, ...]) -> None:
     def fn(mask: Any) -> Any:
         return torch.nonzero(mask), torch.argwhere(mask), *torch.where(mask), *torch.nonzero(mask, as_tuple=True)
 
@@ -251,7 +251,7 @@ def chunks(x: Any, ends: Any) -> Any:
     return [part * len(lengths) for part in x.split(lengths.tolist())], lengths * 2
 
 
-def test_a_list_of_numbers_says_how_many_there_are() -> None:
+def test_a_list_of_numbers_has_a_known_length() -> None:
     ends = torch.tensor([0, 2, 2, 3])
     assert same(compiled(chunks, fullgraph=True)(X, ends), chunks(X, ends))
     run = compiled(chunks)

@@ -260,7 +260,7 @@ def test_a_break_inside():
 
 
 @pytest.mark.parametrize("backend", ("eager", "aot_eager"))
-def test_what_shares_memory_is_not_parted(backend):
+def test_values_that_share_memory_are_not_separated(backend):
     """A view and its base, one of which is written: the graph ends before the cut."""
 
     def viewed(x):

@@ -344,7 +344,7 @@ def test_a_mask_without_dimensions_selects():
         assert fn(X[0, 0], mask).shape == torch.masked_select(X[0, 0], mask).shape
 
 
-def test_tensor_split_at_places_in_a_tensor():
+def test_tensor_split_at_indices_in_a_tensor():
     fn = smelt.compile(lambda x: torch.tensor_split(x, torch.tensor([1, 2]), 1), fullgraph=True)
     assert [tuple(part.shape) for part in fn(X)] == [(2, 1), (2, 1), (2, 1)]
 

@@ -304,7 +304,7 @@ LOOK = torch.ops.smelt_tests_views
         lambda x, y: (LOOK.alone(x, 2), LOOK.alone(y, n=1)),
     ],
 )
-def test_views_that_an_operator_gives_are_of_the_arguments_that_it_says(f: Callable[..., object]) -> None:
+def test_views_that_an_operator_returns_are_of_the_arguments_in_its_schema(f: Callable[..., object]) -> None:
     def seen(run: Callable[..., object]) -> list[object]:
         x, y = torch.arange(12.0).view(3, 4), -torch.arange(12.0).view(3, 4)
         first, second = run(x, y), run(x + 0.5, y)

@@ -19,7 +19,7 @@ def _model():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_of_parts_and_of_the_whole(backend):
+def test_hooks_of_submodules_and_of_the_module(backend):
     """They see and change gradients; one is put before the others; the order and the arguments are eager's."""
 
     def run(compile):

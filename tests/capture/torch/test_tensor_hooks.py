@@ -64,7 +64,7 @@ def test_on_a_tensor_in_the_middle(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_on_outputs_inputs_views_and_parts(backend):
+def test_on_outputs_inputs_views_and_slices(backend):
     def run(compile):
         net, seen = nn.Linear(4, 6), []
         nn.init.constant_(net.weight, 0.1)

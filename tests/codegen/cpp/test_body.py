@@ -106,7 +106,7 @@ def test_reads_under_conditions_are_guarded() -> None:
     assert "const bool m2 = (i >= 1) & ((i - 1) % 3 == 0);" in body.at(1)
 
 
-def test_a_guarded_read_stands_where_its_condition_is_known() -> None:
+def test_a_guarded_read_is_emitted_where_its_condition_is_known() -> None:
     body = Body()
     zero = v("0.0f", F32, 0)
     body.masked([Condition(J, None, 9)], lambda: body.load(body.f32, (I, constant(0))), zero)

@@ -104,7 +104,7 @@ def test_the_fault_word_has_one_slot_and_is_read_at_the_end() -> None:
     assert f"fault={slot}," in rendered.host_source and rendered.host_source.count("workspaces.refuse(workspace)") == 1
 
 
-def test_steps_are_told_with_their_slots() -> None:
+def test_steps_are_described_with_their_slots() -> None:
     g = GraphBuilder()
     x, w = g.input(16, 16), g.input(16, 16)
     plan = plan_of(g, g.mm(g.exp(x), w))

@@ -121,7 +121,7 @@ def test_whole_numbers_wrap_and_do_not_overflow() -> None:
         assert fold("sum", dtype, "s", False).ctype == ctype and fold("amax", dtype, "s", False).ctype != ctype
 
 
-def test_what_loops_of_vectors_are_told() -> None:
+def test_openmp_clauses_of_vector_loops() -> None:
     """The operator of OpenMP's clause, for the accumulator of the innermost loop; NaN has a flag of its own."""
     signs = {"sum": "+", "prod": "*", "amax": "max", "amin": "min"}
     for kind, sign in signs.items():

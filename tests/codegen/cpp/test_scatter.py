@@ -117,7 +117,7 @@ def test_a_scatter_over_its_base_copies_nothing_and_writes_nothing_that_is_refus
 
 
 @pytest.mark.parametrize("value", [True, False])
-def test_places_outside_set_the_fault_word(value: bool) -> None:
+def test_indices_out_of_range_set_the_fault_word(value: bool) -> None:
     found = rows(40, 8, wrap=value)
     assert re.search(r">= 50\)+\)? \*a\d = 1;", found) and ("? 50 : 0" in found) is value
 

@@ -38,7 +38,7 @@ def test_blocks_are_no_larger_than_the_next_power_of_two() -> None:
     assert fitted((64, 64, 32, 2, 2), (16, 16, 16), 16)[3] == 2
 
 
-def test_steps_under_way_fit_into_shared_memory() -> None:
+def test_pipelined_steps_fit_into_shared_memory() -> None:
     blocks = (128, 128, 64, 8, 4)
     step = (128 + 128) * 64 * 2
     assert shared_bytes(blocks, torch.bfloat16) == 4 * step == shared_bytes(blocks, torch.float32) // 2

@@ -180,7 +180,7 @@ def test_indices_are_checked_and_stay_inside(wrap: bool) -> None:
     assert lines[-1].endswith(f"= tl.where({out}, 0, {last})") and body.depth_of(place) == X
 
 
-def test_a_kernel_on_a_gpu_tells_which_check_failed() -> None:
+def test_a_kernel_on_a_gpu_reports_which_check_failed() -> None:
     body = Body(GPU)
     body.running = ["gather"]
     body.indirect(v("p", I64), 7, True)
@@ -202,7 +202,7 @@ def test_a_check_is_made_once_under_the_same_conditions() -> None:
     assert "tl.store(a0 + xindex * 0, 4, w & m0)" in body.lines()
 
 
-def test_values_without_a_buffer_say_which_node_they_are_of() -> None:
+def test_errors_about_values_without_a_buffer_name_their_node() -> None:
     g = GraphBuilder()
     x = g.input(100, 50)
     plan = schedule(lower(g.build(g.sin(g.neg(x)))), Options(target="triton"), None, CPU)

@@ -103,7 +103,7 @@ def test_checks_of_a_kernel_that_reads_words_have_the_same_numbers_where_it_does
     assert numbered(source.unaligned) == numbered(source.source) != []
 
 
-def test_launches_of_one_kernel_tell_in_places_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_of_one_kernel_have_their_own_report_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     def fn(x: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         first = torch.gather(x, 1, i).cumsum(0)
         return first, torch.gather(first, 1, j)
@@ -148,7 +148,7 @@ def test_other_checks_of_values(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert "BPT.TRAP" in instructions(kernel, tmp_path)
 
 
-def test_sizes_that_change_are_told_by_the_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_changing_sizes_are_reported_by_the_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (program,) = rendered(monkeypatch, *LOOKUPS["gather"][:1], *LOOKUPS["gather"][1], dynamic=True)
     (kernel,) = [source for source in program.kernels if "m_refuse" in source.source]
     (line,) = [line for line in kernel.source.splitlines() if line.strip().startswith("m_refuse(")]

@@ -45,12 +45,12 @@ def launches(host: str) -> list[tuple[int, Any, Any]]:
     return found
 
 
-def test_a_launch_is_its_source_its_grid_and_where_its_buffers_lie() -> None:
+def test_a_launch_is_its_source_its_grid_and_the_offsets_of_its_buffers() -> None:
     g = GraphBuilder()
     x, w = g.input(32, 32), g.input(32, 32)
     made = rendered(g, g.sin(g.mm(g.exp(x), w)))
     first, second = launches(made.host_source)
-    assert first[0] == 0 and second[0] == 1 and len(made.kernels) == len(made.seconds) == 2
+    assert first[0] == 0 and second[0] == 1 and len(made.kernels) == len(made.fallbacks) == 2
     assert first[2] == ((0, 0), (1, 0)) or first[2] == ((1, 0), (0, 0)), (
         "the input by its slot, the result in the arena"
     )
@@ -69,7 +69,7 @@ def test_equal_kernels_are_built_once() -> None:
     assert contract.kernels[0].contract and not made.kernels[0].contract
 
 
-def test_symbols_streams_and_places_that_sizes_decide() -> None:
+def test_symbols_streams_and_indices_that_sizes_decide() -> None:
     g = SymbolicBuilder(6)
     (n,) = g.symbols
     x, w, seed = g.input(n, 8), g.input(8, 8), g.input(dtype=torch.int64)
@@ -107,7 +107,7 @@ def lookups(g: GraphBuilder) -> tuple[fx.Node, ...]:
     return g.mm(g.reshape(first, (64, 64)), g.input(64, 64)), g.sum(second, (0,))
 
 
-def test_each_launch_on_a_gpu_tells_of_its_checks_at_a_place_of_its_own() -> None:
+def test_each_launch_on_a_gpu_has_its_own_slot_for_failed_checks() -> None:
     g = GraphBuilder()
     plan = plan_of(g, *lookups(g), on_gpu=True)
     made = render_triton(plan, CPU)
@@ -138,7 +138,7 @@ def test_checks_are_located_in_the_users_program() -> None:
     assert locate_checks(plain, graph) is plain
 
 
-def test_a_product_is_called_with_all_its_ways() -> None:
+def test_a_product_is_called_with_all_its_candidates() -> None:
     g = GraphBuilder()
     a, b, bias = g.input(256, 64), g.input(64, 128), g.input(128)
     made_of = g.add(g.mm(g.exp(a), b), g.broadcast_in_dim(bias, (256, 128), (1,)))

@@ -84,7 +84,7 @@ def test_tiles_follow_two_strides():
     assert "yindex" in text
 
 
-def test_places_and_nan(walked):
+def test_indices_and_nan(walked):
     g = GraphBuilder()
     x = g.input(5, 100)
     text = check(g.build(g.argmax(x, 1), g.argmin(x, 1), g.amax(x, (1,)), g.any(g.gt(x, 2.0), (1,))))

@@ -39,7 +39,7 @@ def computed(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("name", "largest"), [("erf", 2.5), ("sigmoid", 3.0)])
-def test_units_in_the_last_place(name: str, largest: float) -> None:
+def test_errors_in_ulps(name: str, largest: float) -> None:
     """As exact as CUDA's."""
     x = torch.cat([torch.linspace(-6, 6, 40001), torch.logspace(-20, 1.9, 20000), -torch.logspace(-20, 1.9, 20000)])
     x = torch.cat([x, EDGES.float()])
@@ -145,7 +145,7 @@ def test_numbers_of_the_library_are_no_variables() -> None:
 
 
 @pytest.mark.parametrize("name", ["fmod", "remainder"])
-def test_subnormal_numbers_are_kept_where_a_function_tells_them_from_0(
+def test_subnormals_are_kept_where_a_function_distinguishes_them_from_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """0 % 6e-39 would be NaN."""

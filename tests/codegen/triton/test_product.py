@@ -109,7 +109,7 @@ def test_the_product_is_kept_where_others_need_it(small_blocks):
     assert "folds" in text(report, "5_") or templates(report)[0].count("tl.store(") == 2
 
 
-def test_a_cast_behind_the_product_sees_it_rounded(small_blocks):
+def test_a_cast_after_the_product_gets_it_rounded(small_blocks):
     g = GraphBuilder()
     x, w = g.input(33, 64, dtype=torch.bfloat16), g.input(64, 20, dtype=torch.bfloat16)
     gm = g.build(g.convert(g.mm(x, w), torch.float32))
@@ -141,7 +141,7 @@ def test_two_products_one_sum(small_blocks):
     assert "product0(table" in text(report, "7_") and "product1(table" in text(report, "7_")
 
 
-def test_dropout_behind_a_product_draws_the_same_numbers(small_blocks):
+def test_dropout_after_a_product_draws_the_same_numbers(small_blocks):
     g = GraphBuilder()
     x, w, seed = g.input(48, 32), g.input(32, 40), g.input(dtype=torch.int64)
     keep = g.ge(g.random(seed, 2, (48, 40)), 0.25)
@@ -175,7 +175,7 @@ def test_a_factor_that_others_read_is_not_computed_again(small_blocks):
     assert not any("libdevice.exp(" in kernel for kernel in templates(report))
 
 
-def test_what_is_not_fused_says_why(small_blocks):
+def test_reasons_for_unfused_values(small_blocks):
     g = GraphBuilder()
     x, w = g.input(40, 36), g.input(36, 28)
     product = g.mm(x, w)

@@ -123,7 +123,7 @@ def test_the_functions_of_the_library_that_texts_call() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_small_whole_numbers_are_held_in_32_bits(dtype: torch.dtype) -> None:
+def test_small_integers_have_32_bits(dtype: torch.dtype) -> None:
     made = Accumulator("sum", dtype, 0)
     narrow = dtype.itemsize < 4 and not dtype.is_floating_point
     assert (made.accumulator_type == "tl.int32") is (narrow or dtype is torch.int32)

@@ -53,7 +53,7 @@ ELEMENTS: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.T
 @pytest.mark.parametrize("name", ELEMENTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("size", [1, 4, 3000])
-def test_many_elements_of_one_place(name: str, dtype: torch.dtype, size: int):
+def test_many_elements_of_one_index(name: str, dtype: torch.dtype, size: int):
     """As exact as the sum as a tree by which eager adds them on a GPU: the last digit of the result."""
     torch.manual_seed(0)
     base, places, x = torch.zeros(size, dtype=dtype), torch.zeros(1000, dtype=torch.int64), torch.rand(1000).to(dtype)

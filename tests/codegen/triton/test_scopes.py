@@ -9,7 +9,7 @@ from smelt.codegen.triton.scopes import TileScopes
 ROWS, COLUMNS = 1, 2
 
 
-def test_lines_stand_where_their_axes_are_walked() -> None:
+def test_lines_are_emitted_in_the_loops_of_their_axes() -> None:
     scopes = TileScopes()
     scopes.open()
     scopes.walked = COLUMNS

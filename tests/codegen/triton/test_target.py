@@ -70,7 +70,7 @@ def test_whole_numbers_are_read_as_they_are(dtype: torch.dtype) -> None:
         assert got == value and got.dtype == TYPES[VALUE_TYPES[dtype]]
 
 
-def test_types_in_registers_and_behind_pointers() -> None:
+def test_types_in_registers_and_in_memory() -> None:
     assert set(MEMORY_TYPES) == set(VALUE_TYPES)
     for dtype, name in MEMORY_TYPES.items():
         bits = int("".join(c for c in name if c.isdigit()))

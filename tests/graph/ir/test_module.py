@@ -106,7 +106,7 @@ def test_copied_nodes_are_those_of_fx() -> None:
     assert copies[0] == copies[1]
 
 
-def test_code_is_written_once_for_whoever_holds_the_first_method() -> None:
+def test_code_is_written_once_for_all_holders_of_the_first_method() -> None:
     graph = Graph()
     graph.output(graph.call_function(torch.sin, (graph.placeholder("x"),)))
     module = GraphModule({}, graph)

@@ -26,7 +26,7 @@ def test_meta_tensor_has_the_layout() -> None:
     assert layout_of(source).fresh() is not layout_of(source).fresh()
 
 
-def test_places_share_the_storage_of_their_root() -> None:
+def test_storage_views_share_the_storage_of_their_root() -> None:
     root = StorageView(layout(2, 3))
     child = StorageView(layout(3), root, Step(aten.select.int, (0, 1), {}, None))
     assert child.storage is root.storage and child.storage.root is root

@@ -10,7 +10,7 @@ from smelt.graph.ir.symint import SizeNode
 
 
 @pytest.mark.parametrize("kind", [int, float, bool])
-def test_a_node_tells_its_kind_without_python_code(kind: type) -> None:
+def test_the_kind_of_a_node_is_read_without_python_code(kind: type) -> None:
     """An interrupt that came into it would leave C++ in the middle of a value: `torch.arange(n)` ended processes so."""
     node, entered = SizeNode(kind(1), kind), []
     sys.setprofile(lambda frame, event, _: entered.append(frame.f_code.co_name) if event == "call" else None)

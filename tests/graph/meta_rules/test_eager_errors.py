@@ -56,7 +56,7 @@ def test_random_numbers_are_not_drawn() -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_caught_where_it_stands(dynamic: bool) -> None:
+def test_caught_where_it_is_raised(dynamic: bool) -> None:
     """What was written before the operator fails is written, and the except clause runs."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:

@@ -115,7 +115,7 @@ def flat(result):
 
 
 @pytest.mark.parametrize("name", TURNED)
-def test_layouts_of_turned_tensors(name):
+def test_layouts_of_transposed_tensors(name):
     env = Assumptions()
     a, b, c = (env.symbol(n) for n in (4, 5, 6))
     check(name, TURNED[name], TensorMeta((a, b, c), torch.float32, (1, c * a, a), CPU), (4, 5, 6))

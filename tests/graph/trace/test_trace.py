@@ -121,7 +121,7 @@ def test_values_are_refused(read: Callable[[torch.Tensor], object]) -> None:
         read(trace_like(example()))
 
 
-def test_constants_tell_their_value() -> None:
+def test_constants_have_known_values() -> None:
     with TraceMode():
         assert torch.nn.functional.relu(torch.zeros(2)).shape == (2,)
 

@@ -69,7 +69,7 @@ DRAWS: dict[str, Callable[[Tensor], object]] = {
 @pytest.mark.parametrize("view", ["unfolded", "windows"])
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_each_place_holds_one_draw(name: str, view: str, dynamic: bool) -> None:
+def test_each_element_has_one_draw(name: str, view: str, dynamic: bool) -> None:
     """Also in the backward, which reads it again, and beside elements that no window shows."""
 
     def function(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

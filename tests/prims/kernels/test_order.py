@@ -96,7 +96,7 @@ def test_membership(inverted: bool) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 2, 5])
-def test_places_that_are_not_zero(size: int) -> None:
+def test_indices_that_are_not_zero(size: int) -> None:
     x = torch.tensor([[0, 1, 0], [2, 0, 3]])
     want = (np.argwhere(x.numpy()).tolist() + [[-7, -7]] * 5)[:size]
     assert checked("nonzero_static", x, size, -7).tolist() == want

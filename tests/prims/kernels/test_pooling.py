@@ -83,7 +83,7 @@ def test_in_three_dimensions(case: tuple[Any, ...], batch: bool) -> None:
 
 
 @pytest.mark.parametrize("rank", [2, 3])
-def test_at_random_places(rank: int) -> None:
+def test_at_random_indices(rank: int) -> None:
     x, samples = image(rank, True).requires_grad_(), torch.rand(2, 3, rank, dtype=torch.float64)
     kernel, sizes = (2, 2, 3)[:rank], (3, 3, 2)[:rank]
     pool = getattr(F, f"fractional_max_pool{rank}d")

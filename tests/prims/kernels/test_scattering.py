@@ -65,7 +65,7 @@ def test_wrong_operands(name: str) -> None:
             PRIMS[name].meta(*map(to_meta, args))
 
 
-def test_the_result_lies_as_the_operand() -> None:
+def test_the_result_has_the_layout_of_the_operand() -> None:
     x, index = torch.ones(3, 4).t(), torch.zeros(4, 3, dtype=torch.int64)
     for name, at in (("scatter_reduce", index), ("index_reduce", index[:, 0])):
         assert PRIMS[name].meta(meta_of(x), 0, meta_of(at), meta_of(x), "prod", True).stride == (1, 4)

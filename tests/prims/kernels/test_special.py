@@ -123,7 +123,7 @@ def test_wrong_operands(name: str, args: tuple[Any, ...]) -> None:
         PRIMS[name].meta(*map(to_meta, args))
 
 
-def test_results_lie_as_their_operands() -> None:
+def test_results_have_the_layout_of_their_operands() -> None:
     turned = meta_of(torch.ones(3, 4).t())
     for name, args in (
         ("i0", (turned,)),

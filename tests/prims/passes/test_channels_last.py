@@ -65,7 +65,7 @@ def last(meta: TensorMeta) -> bool:
     return is_channels_last(meta.shape, meta.stride) or 1 in (meta.shape[1], *meta.shape[2:])
 
 
-def test_images_lie_in_channels_last():
+def test_images_are_in_channels_last():
     _, prims, _ = joint_of()
     made = with_channels_last(prims, lambda node: True)
     verify(made, stage="prims")
@@ -132,7 +132,7 @@ class Depthwise(nn.Module):
         return self.two(F.hardswish(self.norm(self.between(F.relu(self.one(x * 2))))))
 
 
-def test_weights_of_depthwise_convolutions_lie_by_element(monkeypatch: pytest.MonkeyPatch):
+def test_weights_of_depthwise_convolutions_are_ordered_by_element(monkeypatch: pytest.MonkeyPatch):
     """They are laid out once, for both directions; smelt's kernels compute eager's values and gradients."""
     pytest.importorskip("triton")
     gm, inputs = lifted(Depthwise(), (torch.randn(2, 8, 9, 10, requires_grad=True),))

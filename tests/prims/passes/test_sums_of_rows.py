@@ -77,7 +77,7 @@ def test_other_sums_stay(case: dict[str, object]) -> None:
     assert names(add_rows_into_sums(g.build(total))).count("add") == 1
 
 
-def test_rows_that_somebody_else_reads_stay() -> None:
+def test_rows_that_another_value_reads_stay() -> None:
     g, rows, total = graph()
     assert "add" in names(add_rows_into_sums(g.build(total, rows)))
 
@@ -114,7 +114,7 @@ def test_gradient_of_a_tied_table(padding: int | None) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1000,), (10, 100), (999,)])
-def test_many_small_rows_of_one_place_are_not_lost_in_a_large_element(shape: tuple[int, ...]) -> None:
+def test_many_small_rows_of_one_index_are_not_lost_in_a_large_element(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     table = torch.rand(3000, 32)
     places = torch.zeros(shape, dtype=torch.int64)

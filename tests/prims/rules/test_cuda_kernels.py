@@ -162,7 +162,7 @@ def test_casts_to_small_integers_keep_the_low_bits_of_32() -> None:
             assert f".to(tl.int32).to(tl.{str(target)[6:]})" in kernel.source
 
 
-def test_a_kernel_that_tells_subnormal_numbers_from_0_keeps_them() -> None:
+def test_a_kernel_that_distinguishes_subnormals_from_0_keeps_them() -> None:
     x = value(8)
     made = {
         op: graph(op, x, x, x) for op in (aten.fmod.Tensor, aten.remainder.Tensor, aten.atan2.default, aten.mul.Tensor)

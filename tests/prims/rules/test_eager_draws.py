@@ -118,7 +118,7 @@ def test_draws_like_another_tensor(layout: str, draw: str) -> None:
     _compare(lambda x: (LIKE[draw](x), torch.rand(2)), FRESH[layout])
 
 
-def test_numbers_that_nobody_uses_are_drawn() -> None:
+def test_unused_random_numbers_are_drawn() -> None:
     def inside(x: torch.Tensor) -> Any:
         torch.rand(3)
         torch.randn_like(x)

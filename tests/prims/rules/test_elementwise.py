@@ -113,7 +113,7 @@ def test_which_of_two_zeros(dtype: torch.dtype) -> None:
             assert [str(a) for a in node.args] == (["x1", "x0"] if changed else ["x0", "x1"])
 
 
-def test_bounds_that_are_numbers_keep_their_place() -> None:
+def test_bounds_that_are_numbers_keep_their_position() -> None:
     nodes = check(aten.clamp.default, torch.rand(32), 0.25, 0.5).graph.nodes
     assert [n.args[1] for n in nodes if n.op == "call_function"] == [0.25, 0.5]
 

@@ -137,7 +137,7 @@ def test_without_dimensions() -> None:
     check(aten.put.default, x, zero, f())
 
 
-def test_places_of_all_elements() -> None:
+def test_indices_of_all_elements() -> None:
     x = f(3, 4)
     check(aten.take.default, x, t(0, -1, 11, 5).reshape(2, 2))
     check(aten.take.default, x, i(12, 3, dtype=torch.int64).view(3, 1))

@@ -21,7 +21,7 @@ def test_blocks(shapes: list[tuple[int, ...]]) -> None:
 
 @pytest.mark.parametrize("chunks", [1, 2, 3, 5])
 @pytest.mark.parametrize("dim", [0, 1])
-def test_parts_side_by_side(chunks: int, dim: int) -> None:
+def test_slices_side_by_side(chunks: int, dim: int) -> None:
     lead = (3,) if dim else ()
     shapes = [(*lead, n, *rest) for n, rest in ((4, ()), (1, (2,)), (5, (2, 3)), (6, (1,)))]
     tensors = [torch.randn(shape) for shape in shapes]

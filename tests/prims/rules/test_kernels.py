@@ -37,7 +37,7 @@ def test_arguments() -> None:
     assert kernels.arguments(PRIMS["to_device"], ("x",), {"device": "cpu"}) == ("x", "cpu")
 
 
-def test_results_lie_as_eager_has_them() -> None:
+def test_results_have_eagers_layout() -> None:
     a = torch.randn(3, 4)
     prims = check(aten._linalg_svd.default, a)
     want = [t.stride() for t in aten._linalg_svd.default(a)]

@@ -154,7 +154,7 @@ def regions(device, number, size):
     ]
 
 
-def test_results_that_are_never_in_use_together_are_not_all_kept(device, monkeypatch):
+def test_results_that_are_never_in_use_at_once_are_not_all_kept(device, monkeypatch):
     monkeypatch.setattr(cuda_device, "RECORDINGS", replace(RECORDINGS, spare_bytes=4 << 12))
     calls = regions(device, 12, 1 << 10)
     with torch.no_grad():
@@ -169,7 +169,7 @@ def test_results_that_are_never_in_use_together_are_not_all_kept(device, monkeyp
     assert "it would keep 0 MiB, 0 too many that other calls could use" in calls[-1][0].reasons()[0]
 
 
-def test_results_that_are_in_use_together_are_kept(device, monkeypatch):
+def test_results_that_are_in_use_at_once_are_kept(device, monkeypatch):
     monkeypatch.setattr(cuda_device, "RECORDINGS", replace(RECORDINGS, spare_bytes=4 << 12))
     calls = regions(device, 12, 1 << 10)
     with torch.no_grad():
@@ -183,7 +183,7 @@ def test_results_that_are_in_use_together_are_kept(device, monkeypatch):
     assert all(len(call.recordings) == 1 for call, _ in calls)
 
 
-def test_what_is_refused_lets_nobody_keep_more(device, monkeypatch):
+def test_a_refused_recording_does_not_raise_the_limit(device, monkeypatch):
     """A program with large results that were never in use: they do not count as memory that is used at once."""
     monkeypatch.setattr(cuda_device, "RECORDINGS", replace(RECORDINGS, spare_bytes=4 << 12))
     calls = regions(device, 12, 1 << 10)
@@ -199,7 +199,7 @@ def test_what_is_refused_lets_nobody_keep_more(device, monkeypatch):
     assert not any(call.recordings for call, _ in calls[6:])
 
 
-def test_large_models_may_keep_a_part_of_their_memory(device, monkeypatch):
+def test_large_models_may_keep_a_share_of_their_memory(device, monkeypatch):
     monkeypatch.setattr(cuda_device, "RECORDINGS", replace(RECORDINGS, spare_bytes=0))
     device.memory = RECORDINGS.spare_divisor * 14 * (4 << 10)
     calls = regions(device, 12, 1 << 10)
@@ -388,7 +388,7 @@ def test_parameters_whose_memory_moves_end_recording_and_free_what_was_recorded(
     ]
 
 
-def test_parameters_that_come_back_to_a_place_are_recorded_there(device, recorder):
+def test_parameters_that_return_to_an_address_are_recorded_there(device, recorder):
     places = [torch.full((64,), float(i)) for i in range(2)]
     weight = torch.nn.Parameter(torch.empty(64))
     call = recorder.wrap(lambda inputs: [inputs[0] * 2], "forward")
@@ -547,7 +547,7 @@ def test_views_of_inputs_that_shared_memory_when_they_were_recorded(device, reco
     assert first.tolist() == [2.0, 3.0] and second.tolist() == [5.0, 6.0, 7.0] and device.replays == 2
 
 
-def test_a_part_of_a_larger_storage_keeps_its_place_in_it(device, recorder):
+def test_a_slice_of_a_storage_keeps_its_offset(device, recorder):
     call = recorder.wrap(lambda inputs: [(inputs[0] * 2)[1:3]], "forward")
     for _ in range(3):
         (y,) = call([torch.arange(4.0)])
@@ -679,7 +679,7 @@ def test_an_error_of_the_program_itself(device, recorder):
     device.leave()
 
 
-def test_a_replay_in_a_lost_context_tells_what_a_kernel_has_told(device, recorder, monkeypatch):
+def test_a_replay_in_a_lost_context_raises_the_kernels_error(device, recorder, monkeypatch):
     made = DeviceChecks(lambda words: torch.zeros(words, dtype=torch.int64))
     monkeypatch.setattr(device_checks, "_made", [made])
     made.reserve([("k", (Check(OUT_OF_RANGE, "gather", line="model.py:3"),))])

@@ -42,7 +42,7 @@ def test_a_program_that_launches_nothing_is_recorded_without_a_warning(recorder)
             assert torch.equal(run(call, [weight])[0], weight.t())
 
 
-def test_buffers_for_inputs_lie_in_the_arena_of_recordings():
+def test_buffers_for_inputs_are_in_the_arena_of_recordings():
     """Programs that are replayed one after the other, with inputs that move, share the memory of their copies."""
     square = torch.randn(2048, 2048, device="cuda")
     large = smelt.compile(lambda a: torch.sin(torch.sin(a @ a) @ a))  # its arena has room for others' inputs

@@ -146,7 +146,7 @@ def test_handed_out_memory_serves_autograd():
     assert memory.in_use == 0
 
 
-def test_a_weak_storage_tells_what_address_does_not():
+def test_a_weak_storage_identifies_memory_when_an_address_is_reused():
     tensor = torch.ones(100)
     weak = WeakStorage(tensor)
     assert weak.holds(tensor) and weak.holds(tensor[1:]) and not weak.gone

@@ -88,7 +88,7 @@ def test_a_tensor_without_memory_is_an_error():
 
 
 @pytest.mark.parametrize("offset", [0, 1, 5])
-def test_parts_of_larger_tensors(offset):
+def test_slices_of_larger_tensors(offset):
     base = torch.arange(1000.0)
     tensors = [base[offset + 3 * i : offset + 3 * i + 3] for i in range(70)]
     kernel, wanted = bound(tensors, 0)
@@ -117,7 +117,7 @@ def test_lazy_views_give_their_values(lazy, inside):
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_compiled_functions_of_many_parts(dim, dynamic):
+def test_compiled_functions_of_many_subgraphs(dim, dynamic):
     def f(xs, y):
         return torch.cat([x * y for x in xs], dim), torch.cat(xs, dim) + 1, torch.cat(xs, dim)
 
@@ -128,7 +128,7 @@ def test_compiled_functions_of_many_parts(dim, dynamic):
             assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
 
 
-def test_gradients_of_many_parts():
+def test_gradients_of_many_slices():
     def f(xs):
         return (torch.cat(xs) * torch.arange(280.0)).sum()
 

@@ -194,7 +194,7 @@ def test_rows_are_shared_out_and_added_up(monkeypatch: pytest.MonkeyPatch, progr
         assert torch.equal(got, backward(case, given, mask)[1])
 
 
-def test_what_lies_in_no_window_is_not_read() -> None:
+def test_elements_in_no_window_are_not_read() -> None:
     case = Case((1, 4, 8, 8), stride=(2, 2), padding=(0, 0))
     given = operands(case)
     given.x[:, :, 7], given.x[:, :, :, 7] = torch.nan, torch.inf

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import smelt
 from smelt.runtime import _native
-from smelt.runtime.library.depthwise_cpu import MOST_TAPS, fits
+from smelt.runtime.library.depthwise_cpu import MAX_TAPS, fits
 from smelt.runtime.library.externs import extern, spec_of
 
 LAST = torch.channels_last
@@ -153,7 +153,7 @@ def test_what_does_not_fit() -> None:
     params, (grad, x, w) = case.params, [spec_of(t) for t in (case.grad, case.x, case.w)]
     assert grad is not None and x is not None and w is not None and fits(params, grad, x, w)
     double, large = spec_of(case.x.double()), spec_of(torch.empty(24, 1, 11, 12))
-    assert double is not None and large is not None and 11 * 12 > MOST_TAPS
+    assert double is not None and large is not None and 11 * 12 > MAX_TAPS
     assert not fits(params, grad, double, w) and not fits(params, grad, x, large)
     assert not fits(params | {"groups": 12}, grad, x, w) and not fits(params | {"transposed": True}, grad, x, w)
 

@@ -257,7 +257,7 @@ def test_a_bias_of_many_heads(kind: str, shape: tuple[int, ...], device: str) ->
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["efficient", "cudnn"])
-def test_sums_that_nobody_needs(kind: str, device: str) -> None:
+def test_unused_sums(kind: str, device: str) -> None:
     q, k, v, _, _ = tensors(device, False)
     args = (q, k, v, None, False, False, None)
     out, sums = called(f"attention_{kind}", *args)

@@ -42,7 +42,7 @@ def _same(found: torch.Tensor, right: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("shape", [(1,), (7,), (300,), (3, 5), (2, 3, 259), (1, 1), (0, 4), (4, 0), ()], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_places_are_those_of_torch(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_indices_are_those_of_torch(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     for x in _layouts(_values(shape, dtype)).values():
         right = torch.nonzero(x)
         _same(nonzero(x), right)
@@ -53,7 +53,7 @@ def test_places_are_those_of_torch(dtype: torch.dtype, shape: tuple[int, ...]) -
 @pytest.mark.parametrize("size", [0, 1, 4, 40])
 @pytest.mark.parametrize("shape", [(9,), (3, 5), (2, 3, 4), (), (0, 3)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.complex64], ids=str)
-def test_places_in_a_table_of_given_size(dtype: torch.dtype, shape: tuple[int, ...], size: int) -> None:
+def test_indices_in_a_table_of_given_size(dtype: torch.dtype, shape: tuple[int, ...], size: int) -> None:
     for x in _layouts(_values(shape, dtype)).values():
         right = torch.nonzero_static(x, size=size, fill_value=-7)
         params = {"args": (Slot(0),), "kwargs": {"size": size, "fill_value": -7}, "devices": ("cpu",)}

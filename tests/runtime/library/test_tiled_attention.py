@@ -169,7 +169,7 @@ def test_memory_that_begins_anywhere() -> None:
     close(called("attention_tiled", given, static), wanted("attention_tiled", given, static), case.dtype)
 
 
-def test_gradients_that_nobody_wants() -> None:
+def test_unused_gradients() -> None:
     case = Case(32, 32)
     given, static = tensors(case), parameters(case)
     out, sums = called("attention_tiled", given, static | {"sums": True})

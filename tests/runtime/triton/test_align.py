@@ -23,14 +23,14 @@ from smelt.runtime.cuda import driver as cuda_driver
 from smelt.runtime.launch import Table
 from smelt.runtime.triton import build as triton_build
 from smelt.runtime.triton import tune as triton_tune
-from smelt.runtime.triton.align import moved_in, pointers_of, relied_on
+from smelt.runtime.triton.align import aligned_pointers, pointers_of, unaligned_parameters
 from smelt.runtime.triton.kernels import Kernels
 from smelt.runtime.triton.plan import plan_launch
 from smelt.runtime.triton.worker import Reply
 from tests.runtime.fake_cuda import FakeCuda
 from tests.runtime.triton_sources import ADD, add_kernel
 
-MOST_VARIANTS = 16
+MAX_VARIANTS = 16
 """Sets of pointers for which a segment has a plan of their own (native/cuda/cuda_segment.c)."""
 
 LAUNCH = (0, ((1024, "XBLOCK"),), ((1, 0), (2, 0), (3, 0), 1024))
@@ -109,7 +109,7 @@ def test_only_multiples_of_16_are_declared(fake: FakeCuda, compiler: Compiler, b
     assert compiler.declared == ["a b out", "a out"][: 1 + (by % 16 != 0)]
 
 
-def test_places_inside_of_a_slot(fake: FakeCuda, compiler: Compiler) -> None:
+def test_offsets_inside_of_a_slot(fake: FakeCuda, compiler: Compiler) -> None:
     """Of an arena: offsets count, whether the slot begins with a word or makes up for it."""
     launch = (0, ((1024, "XBLOCK"),), ((0, 4), (0, 32), (0, 4100), 1024))
     run = kernels(fake).segment([launch])
@@ -162,11 +162,11 @@ def test_many_sets_end_in_a_plan_for_all_of_them(fake: FakeCuda, compiler: Compi
         return tuple(functions(fake)[-parts:])
 
     plain = called(0)  # launch by launch, so that each can be refused
-    exact = [called(number) for number in range(1, MOST_VARIANTS + 1)]
-    union = called(MOST_VARIANTS + 1)  # of the bits 0 to 4
+    exact = [called(number) for number in range(1, MAX_VARIANTS + 1)]
+    union = called(MAX_VARIANTS + 1)  # of the bits 0 to 4
     assert union[2:] == plain[2:] and len({union[0], union[1], plain[0]}) == 3
-    assert {called(number) for number in range(MOST_VARIANTS + 2, 32)} == {union}
-    assert [called(number) for number in range(1, MOST_VARIANTS + 1)] == exact  # these have plans of their own
+    assert {called(number) for number in range(MAX_VARIANTS + 2, 32)} == {union}
+    assert [called(number) for number in range(1, MAX_VARIANTS + 1)] == exact  # these have plans of their own
     built = len(compiler.asked)
     wider = called(1 << 3 | 1 << 20)
     assert wider != union and {called(1 << 20), called(31 | 1 << 20)} == {wider} and called(31) == union
@@ -204,10 +204,10 @@ class Other:
 
 
 def between(fake: FakeCuda, other: Other | None, config: Config | None = None) -> Any:
-    """Three launches, of which the one in the middle has a second way and another source than those around it."""
+    """Three launches, of which the one in the middle has a fallback and another source than those around it."""
     source = add_kernel(name="middle", text=ADD + "# middle\n")
     source = source if config is None else dataclasses.replace(source, configs=(config,))
-    made = Kernels([add_kernel(), source], "cuda:0", fake.path, lambda _: 0, seconds=[None, other])
+    made = Kernels([add_kernel(), source], "cuda:0", fake.path, lambda _: 0, fallbacks=[None, other])
     return made.segment([(0, *LAUNCH[1:]), (1, LAUNCH[1], ((3, 0), (2, 0), (1, 0), 1024)), (0, *LAUNCH[1:])])
 
 
@@ -220,7 +220,7 @@ def nothing_is_told(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def test_a_variant_that_is_refused_at_a_later_call(fake: FakeCuda, compiler: Compiler) -> None:
-    """Its second way runs for such pointers, between kernels; all others are served as before."""
+    """Its fallback runs for such pointers, between kernels; all others are served as before."""
     other = Other()
     run = between(fake, other)
     run(table())
@@ -264,7 +264,7 @@ def test_a_simpler_configuration_of_a_variant(fake: FakeCuda, compiler: Compiler
 @pytest.mark.parametrize("code", [1, 701])
 def test_a_launch_of_a_variant_that_is_refused(fake: FakeCuda, compiler: Compiler, code: int) -> None:
     other = Other()
-    made = Kernels([add_kernel()], "cuda:0", fake.path, lambda _: 0, seconds=[other])
+    made = Kernels([add_kernel()], "cuda:0", fake.path, lambda _: 0, fallbacks=[other])
     run = made.segment([LAUNCH])
     run(table())
     fake.fail("LAUNCH", code)
@@ -277,7 +277,7 @@ def test_a_launch_of_a_variant_that_is_refused(fake: FakeCuda, compiler: Compile
     assert len(other.calls) == 2 and fake["launches"] == 2
 
 
-def test_a_refused_variant_without_another_way_is_an_error_each_time(fake: FakeCuda, compiler: Compiler) -> None:
+def test_a_refused_variant_without_a_fallback_is_an_error_each_time(fake: FakeCuda, compiler: Compiler) -> None:
     compiler.refuse.add(("b", "out"))
     run = kernels(fake).segment([LAUNCH])
     for _ in range(2):
@@ -355,9 +355,9 @@ def test_candidates_are_timed_at_multiples_of_16(fake: FakeCuda, compiler: Compi
 
 def test_what_a_launch_relies_on() -> None:
     planned = plan_launch(add_kernel(), add_kernel().configs[0], ((8, "XBLOCK"),), ((1, 0), (0, 20), (1, 0), 8))
-    assert relied_on(planned) == {"a": (1, 0), "b": (0, 4), "out": (1, 0)}
-    assert moved_in(table(1, by=8), planned) == ["a", "b", "out"]
-    assert moved_in(table(0, by=12), planned) == []
+    assert aligned_pointers(planned) == {"a": (1, 0), "b": (0, 4), "out": (1, 0)}
+    assert unaligned_parameters(table(1, by=8), planned) == ["a", "b", "out"]
+    assert unaligned_parameters(table(0, by=12), planned) == []
 
 
 def test_tensors_that_begin_with_words() -> None:
@@ -392,7 +392,7 @@ def test_an_error_inside_of_a_kernel(fake: FakeCuda, monkeypatch: pytest.MonkeyP
         assert re.search("when kernel 'two' was launched after it.*CUDA_LAUNCH_BLOCKING=1", text)
 
 
-def test_an_error_of_a_kernel_that_has_told_why(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_kernel_that_reported_its_reason(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check, the operator and the user's line, whichever kernel is launched next."""
     checks = DeviceChecks(lambda words: torch.zeros(words, dtype=torch.int64))
     monkeypatch.setattr(device_checks, "_made", [checks])

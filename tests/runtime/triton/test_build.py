@@ -76,7 +76,7 @@ print(len(cubin.image), cubin.entry, triton_pool.pool().server, "triton" in sys.
     assert printed == f"{len(first.image)} fused_add None False"
 
 
-def test_the_name_is_no_part_of_the_identity(empty: Path) -> None:
+def test_the_name_does_not_belong_to_the_identity(empty: Path) -> None:
     one, two, other = add_kernel(name="one"), add_kernel(name="two"), add_kernel(512)
     first = build(one, one.configs[0], ARCH)
     assert build(two, two.configs[0], ARCH) is first
@@ -97,7 +97,7 @@ def test_a_refused_kernel_is_named(empty: Path) -> None:
     assert not any(empty.rglob("*.cubin"))
 
 
-def test_what_a_compiler_pass_says_is_kept(empty: Path) -> None:
+def test_output_of_a_compiler_pass_is_kept(empty: Path) -> None:
     text = """import triton
 import triton.language as tl
 

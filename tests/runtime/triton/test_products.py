@@ -194,7 +194,7 @@ def test_templates_that_do_not_run_are_dropped_with_a_note(fake: FakeCuda) -> No
     assert case() == ([8], 1)
 
 
-def test_what_no_way_can_launch_is_an_error(fake: FakeCuda) -> None:
+def test_a_launch_without_a_working_fallback_is_an_error(fake: FakeCuda) -> None:
     case = Case(fake, {LIBRARY: 2e-4, 8: 1e-4, 32: 1e-5, 16: 1e-5})
     fake["fail_at"] = 0
     fake.fail("LAUNCH", 701)
@@ -212,7 +212,7 @@ def test_while_a_stream_is_recorded_the_library_works_and_the_choice_waits(fake:
     assert case() == ([16], 0)
 
 
-def test_what_the_ways_change_is_copied_and_the_winner_runs_once(fake: FakeCuda) -> None:
+def test_written_memory_is_copied_while_timing_and_the_winner_runs_once(fake: FakeCuda) -> None:
     in_place = ADD.replace("tl.store(out + i", "tl.store(a + i")
     case = Case(fake, {LIBRARY: 2e-4, 8: 1e-4, 32: 1.0, 16: 1e-5}, after=in_place)
     case.clock.sizes = {2 << 20: 4096 * 4}

@@ -125,7 +125,7 @@ def exact() -> Iterator[None]:
     torch.backends.cuda.matmul.fp32_precision = before
 
 
-def test_large_products_of_float32_are_in_parts(exact: None) -> None:
+def test_large_products_of_float32_are_split(exact: None) -> None:
     tensors = given(4096, 768, 1024, torch.float32)
     check(smelt.compile(layer), tensors)
     choices = smelt.stats()["product_choices"]
@@ -137,7 +137,7 @@ def test_large_products_of_float32_are_in_parts(exact: None) -> None:
 
 
 @pytest.mark.parametrize("transposed", [True, False])
-def test_parts_of_numbers_that_are_not_finite(exact: None, transposed: bool) -> None:
+def test_split_products_of_numbers_that_are_not_finite(exact: None, transposed: bool) -> None:
     f = smelt.compile((lambda a, b: a @ b.T) if transposed else torch.mm, options={"gemm": "template"})
     a, b = torch.ones(128, 64, device="cuda"), torch.eye(64, device="cuda") + 1
     a[0, 0], a[1, 1], a[2, 2], a[3, 3], a[4, 4] = torch.inf, -torch.inf, torch.nan, 3e38, 1e-42

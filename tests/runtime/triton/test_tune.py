@@ -194,7 +194,7 @@ def test_what_a_kernel_changes_is_copied(fake: FakeCuda) -> None:
     assert last.values[0] == 2 << 20  # the call itself, once
 
 
-def test_a_kernel_that_checks_values_has_nobody_to_tell(fake: FakeCuda) -> None:
+def test_a_timed_kernel_that_checks_values_has_no_report_memory(fake: FakeCuda) -> None:
     """So it does not trap on what it finds while it is timed; the launch of the program does."""
     clock = FakeClock(fake, {16: 3e-4, 8: 1e-4, 4: 2e-4})
     text = ADD.replace("tl.store(out + i", "m_refuse(b, x < 0, 1, i, n)\n    tl.store(out + i")

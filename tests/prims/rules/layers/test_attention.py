@@ -131,7 +131,7 @@ def test_zeros_are_no_bias() -> None:
 
 
 @pytest.mark.parametrize(("stride", "copied"), [((192, 64, 8, 1), False), ((192, 64, 1, 8), True)])
-def test_rows_of_a_bias_lie_in_one_piece(stride: tuple[int, ...], copied: bool) -> None:
+def test_rows_of_a_bias_are_contiguous(stride: tuple[int, ...], copied: bool) -> None:
     call = Call()
     bias = call.value(replace(meta(*SCORES), stride=stride))
     got = attention._contiguous_rows(call.p, bias)

@@ -31,7 +31,7 @@ def test_gradient(shape: tuple[int, ...], padding: int, by_frequency: bool) -> N
             check(aten.embedding_dense_backward.default, g, places, 5, padding, by_frequency, scale=scale)
 
 
-def test_rows_that_nobody_looked_up_are_zero() -> None:
+def test_rows_that_were_not_looked_up_are_zero() -> None:
     g, places = torch.ones(3, 2), torch.tensor([1, 1, 3])
     got = check(aten.embedding_dense_backward.default, g, places, 4, -1, False)(g, places, torch.tensor(0))[0]
     assert got.tolist() == [[0, 0], [2, 2], [0, 0], [1, 1]]

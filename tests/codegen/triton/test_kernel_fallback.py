@@ -1,4 +1,4 @@
-"""smelt/codegen/triton/second_way.py: what a kernel would have written, computed node by node in the same memory."""
+"""smelt/codegen/triton/kernel_fallback.py: what a kernel would have written, computed node by node in its memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from smelt.abi.random_source import key_step
 from smelt.base.options import Options
 from smelt.codegen.triton.host import _kernels
 from smelt.codegen.triton.kernel import TritonKernel
-from smelt.codegen.triton.second_way import SecondWay, _Buffers, _stream, second_way
+from smelt.codegen.triton.kernel_fallback import KernelFallback, _Buffers, _stream, kernel_fallback
 from smelt.loops.lower import lower
 from smelt.prims.random_bits import uniform
 from smelt.schedule.machine import GPU
@@ -50,7 +50,7 @@ def planned(g: GraphBuilder, *made: Any) -> tuple[Schedule, list[TritonKernel]]:
 def run(
     plan: Schedule, kernels: list[TritonKernel], numbers: tuple[int, ...] = (), **given: torch.Tensor
 ) -> dict[str, Any]:
-    """All kernels by their second ways, in order; the tensors by the names of their values."""
+    """All kernels by their fallbacks, in order; the tensors by the names of their values."""
     memory = Memory()
     tensors = dict(given)
     addresses = {name: memory.put(tensor) for name, tensor in tensors.items()}
@@ -61,7 +61,7 @@ def run(
                 shape = [n if isinstance(n, int) else numbers[0] for n in meta.shape]
                 tensors[name] = torch.full(shape, -77, dtype=meta.dtype)
                 addresses[name] = memory.put(tensors[name])
-        way = second_way(kernel, plan, CPU)
+        way = kernel_fallback(kernel, plan, CPU)
         assert way is not None
         streams = tuple(key_step(stream) for stream in kernel.streams)
         way(memory, [addresses.get(name, 0) for name in kernel.buffers], (*numbers[: len(kernel.symbols)], *streams))
@@ -90,7 +90,7 @@ def test_everything_is_computed_before_anything_is_written() -> None:
     shared = memory.put(a.clone())
     other = memory.put(torch.zeros(1024))
     places = {"x0": shared, "mul": shared, "neg": other}
-    second_way(kernel, plan, CPU)(memory, [places[name] for name in kernel.buffers], ())
+    kernel_fallback(kernel, plan, CPU)(memory, [places[name] for name in kernel.buffers], ())
     assert torch.equal(memory.at[shared], a * 2) and torch.equal(memory.at[other], -a)
 
 
@@ -122,7 +122,7 @@ def test_streams_are_those_of_the_launch() -> None:
     memory, seeds, out = Memory(), torch.tensor(99), torch.zeros(4, 5)
     places = {"x0": memory.put(seeds), "random": memory.put(out)}
     for stream in (3, 8):  # another layer's launch of the same kernel
-        second_way(kernel, plan, CPU)(memory, [places[name] for name in kernel.buffers], (key_step(stream),))
+        kernel_fallback(kernel, plan, CPU)(memory, [places[name] for name in kernel.buffers], (key_step(stream),))
         assert torch.equal(out, uniform(seeds, stream, (4, 5)))
 
 
@@ -130,10 +130,10 @@ def test_a_kernel_that_computes_a_product_has_none() -> None:
     g = GraphBuilder()
     plan, (kernel,) = planned(g, g.exp(g.input(4)))
     product = TritonKernel(kernel.source, kernel.buffers, (), ())
-    assert second_way(product, plan, CPU) is None and second_way(kernel, plan, CPU) is not None
+    assert kernel_fallback(product, plan, CPU) is None and kernel_fallback(kernel, plan, CPU) is not None
 
 
-def test_what_lies_at_one_place_has_one_pointer() -> None:
+def test_views_at_one_address_have_one_pointer() -> None:
     """A bundle's kernel is given the memory of an input, in which the new value lies, once."""
     g = GraphBuilder()
     x = g.input(1024)
@@ -144,6 +144,6 @@ def test_what_lies_at_one_place_has_one_pointer() -> None:
     (kernel,) = _kernels(plan, number, False)
     memory = Memory()
     address = memory.put(torch.arange(1024.0))
-    buffers = _Buffers(SecondWay(replace(kernel, buffers=("x0",)), plan, CPU), memory, [address], {})
+    buffers = _Buffers(KernelFallback(replace(kernel, buffers=("x0",)), plan, CPU), memory, [address], {})
     assert buffers.known("x0") and buffers.known("mul") and torch.equal(buffers["mul"], memory.at[address])
     assert not buffers.known("add") and not buffers.known("exp")

@@ -47,7 +47,7 @@ def test_sums_of_one_element(target: str, dtype: torch.dtype, size: int) -> None
 
 
 @pytest.mark.parametrize("target", ["auto", "triton"])
-def test_gradients_at_one_place(target: str) -> None:
+def test_gradients_at_one_index(target: str) -> None:
     x, places = torch.full((1, 1), 0.5), torch.tensor([2]).expand(6)
     got = smelt.compile(gathered, options={"target": target})(x, places)
     torch.testing.assert_close(got, gathered(x, places))

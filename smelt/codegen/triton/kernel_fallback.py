@@ -1,7 +1,7 @@
-"""The second way of a kernel: computes the same values with the primitives' references, over the same memory.
+"""The fallback of a kernel: computes the same values with the primitives' references, over the same memory.
 
 It runs if Triton, the driver or the device refuses the kernel. Several launches may share a kernel's source; the
-differences between them (pointers, sizes, random streams) are arguments of the kernel, which the second way takes, too.
+differences between them (pointers, sizes, random streams) are arguments of the kernel, which the fallback takes, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Memory = Callable[[int, tuple[int, ...], tuple[int, ...], torch.dtype], torch.Te
 STREAM_OF_STEP = pow(GOLDEN, -1, 2**64)
 
 
-class SecondWay:
+class KernelFallback:
     """A function `second(memory, addresses, numbers)` that writes the same values as the kernel.
 
     Args:
@@ -81,7 +81,7 @@ class SecondWay:
 class _Values(dict[str, Any]):
     """The values that the kernel reads and computes, evaluated on demand."""
 
-    def __init__(self, way: SecondWay, buffers: _Buffers, sizes: Sizes, space: Space) -> None:
+    def __init__(self, way: KernelFallback, buffers: _Buffers, sizes: Sizes, space: Space) -> None:
         super().__init__()
         self.way, self.buffers, self.sizes, self.space = way, buffers, sizes, space
 
@@ -93,7 +93,7 @@ class _Values(dict[str, Any]):
 class _Buffers:
     """The memory of a launch by name of value."""
 
-    def __init__(self, way: SecondWay, memory: Memory, addresses: Sequence[int], sizes: Sizes) -> None:
+    def __init__(self, way: KernelFallback, memory: Memory, addresses: Sequence[int], sizes: Sizes) -> None:
         self.plan, self.memory, self.sizes = way.plan, memory, sizes
         self.at = dict(zip(way.kernel.buffers, addresses, strict=True))
         # a bundle's kernel has one pointer for all buffers at one location
@@ -136,6 +136,6 @@ def _stream(step: int) -> int:
     return (step * STREAM_OF_STEP - 1) % 2**64
 
 
-def second_way(kernel: TritonKernel, plan: Schedule, device: torch.device) -> SecondWay | None:
-    """Returns the second way of a kernel; None for a product, whose alternative is the library's call."""
-    return SecondWay(kernel, plan, device) if kernel.computes else None
+def kernel_fallback(kernel: TritonKernel, plan: Schedule, device: torch.device) -> KernelFallback | None:
+    """Returns the fallback of a kernel; None for a product, whose alternative is the library's call."""
+    return KernelFallback(kernel, plan, device) if kernel.computes else None

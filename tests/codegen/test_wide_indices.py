@@ -119,7 +119,7 @@ def test_the_first_of_equals_in_an_image_with_channels_last(compiled: Any) -> No
     check(compiled, lambda x: (x.argmax(), x.argmin(), x.flatten(1).argmax(1), x[:, 1:].argmax()), image)
 
 
-def test_the_place_of_the_only_value(compiled: Any) -> None:
+def test_the_index_of_the_only_value(compiled: Any) -> None:
     check(compiled, lambda x: (x.t().argmax(), x.t().argmin()), torch.full((3, 4), -torch.inf))
 
 
@@ -135,7 +135,7 @@ def test_slices_of_slices_without_elements(compiled: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 1), (0, 3), (1, 1), (5, 2)])
-def test_diagonals_cut_behind_their_end(compiled: Any, shape: tuple[int, int]) -> None:
+def test_diagonals_sliced_past_their_end(compiled: Any, shape: tuple[int, int]) -> None:
     for offset, first in itertools.product((-1, 0, 1), (0, 1, 2)):
         if -shape[0] <= offset <= shape[1]:
             check(compiled, lambda x, o=offset, n=first: x.diagonal(o)[n:] + 1, torch.ones(shape))

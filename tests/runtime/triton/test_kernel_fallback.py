@@ -20,8 +20,8 @@ from smelt.runtime.cuda import driver as cuda_driver
 from smelt.runtime.launch import Table
 from smelt.runtime.library.externs import Candidate, ExternKernel, Spec
 from smelt.runtime.triton import kernels as triton_kernels
+from smelt.runtime.triton.kernel_fallback import fallback_step, simpler_configs
 from smelt.runtime.triton.kernels import Kernels
-from smelt.runtime.triton.second_way import by_operators, simpler
 from tests.runtime.fake_cuda import FakeCuda
 from tests.runtime.test_triton_gpu import matmul
 from tests.runtime.triton_sources import add_kernel, rows_kernel
@@ -65,7 +65,7 @@ class Other:
 
 
 def segment(fake: FakeCuda, first: Any, second: Other) -> Callable[[Table], object]:
-    kernels = Kernels([first, rows_kernel(4, 128)], "cuda:0", fake.path, lambda _: 0, seconds=[second, None])
+    kernels = Kernels([first, rows_kernel(4, 128)], "cuda:0", fake.path, lambda _: 0, fallbacks=[second, None])
     return kernels.segment([ADDED, ROWS, ADDED])
 
 
@@ -87,7 +87,7 @@ def test_a_build_that_is_refused(fake: FakeCuda):
 def test_a_load_that_is_refused(fake: FakeCuda):
     other = Other()
     fake["threads"] = 96  # too many registers for the 128 threads of the first kernel
-    run = Kernels([add_kernel()], "cuda:0", fake.path, lambda _: 0, seconds=[other]).segment([ADDED])
+    run = Kernels([add_kernel()], "cuda:0", fake.path, lambda _: 0, fallbacks=[other]).segment([ADDED])
     with pytest.warns(SmeltWarning, match="'fused_add' was refused .*registers"):
         run(table())
     assert other.calls == [WANTED] and fake["launches"] == 0
@@ -96,7 +96,7 @@ def test_a_load_that_is_refused(fake: FakeCuda):
 @pytest.mark.parametrize("code", [1, 701])
 def test_a_launch_that_is_refused(fake: FakeCuda, code: int):
     other = Other()
-    run = Kernels([add_kernel()], "cuda:0", fake.path, lambda _: 0, seconds=[other]).segment([ADDED])
+    run = Kernels([add_kernel()], "cuda:0", fake.path, lambda _: 0, fallbacks=[other]).segment([ADDED])
     fake.fail("LAUNCH", code)
     fake["fail_at"] = 0
     with pytest.warns(SmeltWarning, match="'fused_add' was refused"):
@@ -109,7 +109,7 @@ def test_a_launch_that_is_refused(fake: FakeCuda, code: int):
 def test_a_simpler_configuration_comes_first(fake: FakeCuda):
     other = Other()
     fake["shared"] = 100 << 10
-    run = Kernels([matmul(4)], "cuda:0", fake.path, lambda _: 0, seconds=[other]).segment(
+    run = Kernels([matmul(4)], "cuda:0", fake.path, lambda _: 0, fallbacks=[other]).segment(
         [(0, ((1, None),), ((0, 0), (1, 0), (2, 0), 512))]
     )
     with pytest.warns(SmeltWarning, match="'matmul' was refused .*num_stages=1"):
@@ -120,7 +120,7 @@ def test_a_simpler_configuration_comes_first(fake: FakeCuda):
 
 def test_memory_that_runs_out_is_no_refusal(fake: FakeCuda):
     fake.fail("LOAD", 2)
-    run = Kernels([add_kernel()], "cuda:0", fake.path, lambda _: 0, seconds=[Other()]).segment([ADDED])
+    run = Kernels([add_kernel()], "cuda:0", fake.path, lambda _: 0, fallbacks=[Other()]).segment([ADDED])
     with pytest.raises(BuildError, match="memory ran out"):
         run(table())
 
@@ -128,14 +128,14 @@ def test_memory_that_runs_out_is_no_refusal(fake: FakeCuda):
 def test_other_errors_of_a_launch_are_raised(fake: FakeCuda):
     fake.fail("LAUNCH", 719)
     fake["fail_at"] = 0
-    run = Kernels([add_kernel()], "cuda:0", fake.path, lambda _: 0, seconds=[Other()]).segment([ADDED])
+    run = Kernels([add_kernel()], "cuda:0", fake.path, lambda _: 0, fallbacks=[Other()]).segment([ADDED])
     with pytest.raises(RuntimeError, match="fused_add"):
         run(table())
 
 
 def test_simpler_configurations_keep_whole_rows():
     config = Config((("XBLOCK", 16), ("RBLOCK", 256)), 8, 3)
-    assert [dict(c.constants) | {"stages": c.num_stages} for c in simpler(config)] == [
+    assert [dict(c.constants) | {"stages": c.num_stages} for c in simpler_configs(config)] == [
         {"XBLOCK": 16, "RBLOCK": 256, "stages": 1},
         {"XBLOCK": 4, "RBLOCK": 256, "stages": 1},
         {"XBLOCK": 1, "RBLOCK": 256, "stages": 1},
@@ -153,9 +153,9 @@ def all_refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def segment(self: Kernels, launches: Any) -> Callable[[Table], None]:
         steps = []
         for launch in triton_kernels._launched(launches):
-            second = self.seconds[launch[0]]
+            second = self.fallbacks[launch[0]]
             assert second is not None
-            steps.append(by_operators(second, launch[2], self.device))
+            steps.append(fallback_step(second, launch[2], self.device))
             names.append(self.sources[launch[0]].name)
 
         def run(table: Table) -> None:
@@ -211,7 +211,7 @@ def test_operators_give_what_kernels_give(all_refused: list[str], fn: Any, dynam
     assert len(all_refused) >= 2
 
 
-def test_long_sums_that_are_cut_into_parts(all_refused: list[str]):
+def test_long_sums_that_are_split_into_chunks(all_refused: list[str]):
     run = smelt.compile(lambda x: (x.sum(), x.amax(0)), options={"target": "triton"})
     x = torch.randn(100_003, 2)
     torch.testing.assert_close(run(x), (x.sum(), x.amax(0)), rtol=1e-4, atol=1e-3)
@@ -256,7 +256,7 @@ def test_a_library_takes_copies():
 
 
 @pytest.mark.parametrize("form", ["call", "into"])
-def test_the_reference_is_the_last_way(form: str):
+def test_the_reference_is_the_last_fallback(form: str):
     kernel, x, out = bound(misaligned), torch.randn(2, 3), torch.empty(2, 3)
     for _ in range(2):
         if form == "into":

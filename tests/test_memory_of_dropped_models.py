@@ -109,7 +109,7 @@ def test_two_programs_share_a_library_and_each_keeps_it() -> None:
     assert torch.allclose(two(x), torch.tanh(x) * 1.375)
 
 
-def test_a_place_serves_the_owners_that_live() -> None:
+def test_a_slot_serves_living_owners() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x * 2 + 1
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def is_forgotten(function: Callable[..., Any]) -> bool:
+def is_of_dropped_module(function: Callable[..., Any]) -> bool:
     """Whether `sys.modules` no longer has the module object that defined the function, since its import raised."""
     module = sys.modules.get(function.__module__)
     return module is None or vars(module) is not function.__globals__

@@ -1,8 +1,8 @@
 """The alternatives that replace a refused kernel: simpler configurations, then PyTorch's operators.
 
 Triton may refuse to build a kernel, the driver to load it, the device to launch it. Then simpler configurations are
-tried, and after these the second way that codegen supplies with each kernel: it computes the same values by PyTorch's
-operators, over the same memory (codegen/triton/second_way.py).
+tried, and after these the fallback that codegen supplies with each kernel: it computes the same values by PyTorch's
+operators, over the same memory (codegen/triton/kernel_fallback.py).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from smelt.runtime.launch import Table
 from smelt.runtime.triton.plan import Argument
 
 Memory = Callable[[int, tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
-SecondWay = Callable[[Memory, Sequence[int], Sequence[int]], None]
+KernelFallback = Callable[[Memory, Sequence[int], Sequence[int]], None]
 """Function `second(memory, addresses of buffers, other arguments)`."""
 
 
-def simpler(config: Config) -> Iterator[Config]:
+def simpler_configs(config: Config) -> Iterator[Config]:
     """Yields configurations with lower requirements, for a kernel that is correct for any blocks that divide these.
 
     Blocks of whole rows are not reduced.
@@ -44,8 +44,10 @@ def simpler(config: Config) -> Iterator[Config]:
         yield config
 
 
-def by_operators(second: SecondWay, arguments: Sequence[Argument], device: torch.device) -> Callable[[Table], None]:
-    """Returns the second way of one launch as a step of its segment."""
+def fallback_step(
+    second: KernelFallback, arguments: Sequence[Argument], device: torch.device
+) -> Callable[[Table], None]:
+    """Returns the fallback of one launch as a step of its segment."""
     pointers = [a for a in arguments if isinstance(a, tuple)]
     numbers = [a for a in arguments if not isinstance(a, tuple)]
     memory = memory_of(device)

@@ -63,7 +63,7 @@ def test_a_form_whose_making_was_interrupted_is_made_again() -> None:
         assert torch.equal(form(x, y), x) and not y.any()
 
 
-def test_a_signal_handler_is_told_that_the_import_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_handler_gets_an_error_while_the_import_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(vars(smelt), "compile")
     monkeypatch.delattr(smelt.api, "compile")
     monkeypatch.setattr(smelt.api.__spec__, "_initializing", True)
