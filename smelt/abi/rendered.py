@@ -31,7 +31,7 @@ class Rendered:
             `empty` returns None.
         kernels: Triton kernels, in the order of their numbers in the text.
         device: device of the tensors, if the program is for a GPU.
-        fallbacks: for each Triton kernel its second way, which computes the same values (see
+        fallbacks: for each Triton kernel its fallback, which computes the same values (see
             codegen/triton/kernel_fallback.py).
         steps: launches and calls of the text, for profilers; text_of: the kernels of each unit.
         libraries: libraries of the sources, if they are already built; the texts are then not needed.
