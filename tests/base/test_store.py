@@ -91,7 +91,7 @@ def test_a_world_writable_folder_is_not_used(tmp_path: Path) -> None:
     root = tmp_path / "open"
     root.mkdir()
     root.chmod(0o777)
-    with pytest.warns(SmeltWarning, match="others may replace"):
+    with pytest.warns(SmeltWarning, match="other users may replace"):
         opened = Store(root)
     assert not opened.root.is_relative_to(root)
     assert stat.S_IMODE(root.stat().st_mode) == 0o777
@@ -101,7 +101,7 @@ def test_a_folder_below_a_world_writable_one_is_not_used(tmp_path: Path) -> None
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o777)
-    with pytest.warns(SmeltWarning, match="others may replace"):
+    with pytest.warns(SmeltWarning, match="other users may replace"):
         assert not Store(above / "cache").root.is_relative_to(above)
 
 
