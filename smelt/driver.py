@@ -42,6 +42,7 @@ from smelt.checked import backward_boundary, boundary
 from smelt.codegen.multi_part_host import render_multi_part_host
 from smelt.gpu import Recordings, old_values, recorded_alone
 from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.module import dismantle
 from smelt.graph.ir.printer import print_graph
 from smelt.graph.ir.repro_script import describe_inputs, error_of, repro_script, settings_of
 from smelt.graph.nodes.checkpoints import with_checkpoints
@@ -168,12 +169,7 @@ def halves_of(
     joint = to_joint(gm, example_inputs, options, PassRunner(report))
     device = triton_device(joint.module, options)
     at_once = device is not None and device.type == "cuda"  # recordings of one graph share memory
-    halves = _render_halves(joint, options, report, at_once)
-    # Only source texts are needed from here on. Loops and schedules are as large as their graphs.
-    report.forget(GRAPHS_OF_HALVES)
-    with timed("collect", report):
-        collect_young_objects()
-    return joint, device, halves
+    return joint, device, _render_halves(joint, options, report, at_once)
 
 
 class Halves(NamedTuple):
@@ -209,16 +205,22 @@ def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool
     shown = [forward] if backward is None else [forward, backward]
     # The halves are copies: release the joint graph before kernels are made.
     report.instead("3_prims.py", lambda: "\n".join(map(print_graph, shown)))
+    if prims not in (forward, backward, likely):
+        dismantle(prims.graph)
     del prims
-    with timed("collect", report):
-        collect_young_objects()
     new_values = range(joint.num_outputs, joint.num_forward)
     checks = [boundary(f"{report.name} forward", forward.graph, new_values)]
     if likely is not None:
         checks.append(backward_boundary(f"{report.name} backward", likely.graph))
     updates = joint.updates()
     old = old_values(forward.graph, updates)
-    return Halves(render_and_build(halves, options, report, updates), backward, absent, checks, old)
+    programs = render_and_build(halves, options, report, updates)
+    # Only source texts are needed from here on. Loops and schedules are as large as their graphs.
+    report.forget(GRAPHS_OF_HALVES)
+    for half, program in zip(halves.values(), programs, strict=True):
+        if half is not backward and program.by_operators is None:
+            dismantle(half.graph)
+    return Halves(programs, backward, absent, checks, old)
 
 
 def _fall_back(name: str, what: str, error: Exception, options: Options, report: Report | None = None) -> None:
@@ -298,6 +300,8 @@ def render_and_build(
         with timed("load", report):
             for each in rendered:
                 prepare(each)
+        with timed("collect", report):
+            collect_young_objects()
         with timed("build", report):  # wait for unfinished builds
             for future in building:
                 future.result()

@@ -34,14 +34,14 @@ def no_collection(collect: bool = True) -> Iterator[None]:
             _num_paused -= 1
             gc.enable()
             if collect:
-                gc.collect(1)  # objects that survived `collect_young_objects` are in generation 1
+                gc.collect(1)
                 release_freed()
 
 
 def collect_young_objects() -> None:
-    """Collect young objects after a stage, whose graphs are reference cycles, so that later stages reuse their memory.
+    """Collect young objects while compilers of other processes run; what remains is not looked at again.
 
     Nothing is collected if the program itself has switched the garbage collector off.
     """
     if _num_paused:
-        gc.collect(0)  # generation 1 would become generation 2, which the last collection skips
+        gc.collect(1)

@@ -358,25 +358,32 @@ def _check(node: Node, value: Any, result: Any) -> None:
 
 def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
     """Make the output node; values are copied where results must not share memory, as in the ATen graph."""
-    owner: dict[Node, Node] = {}
-    memory = cache(_memory_of)
+    metas = node.meta.get("val") or _metas(node.args[0])
+    made = p.graph.output(_Outputs(p, values).with_layout(node.args[0], metas))
+    made.meta = {**node.meta, "val": metas}
 
-    def with_layout(arg: Any, meta: Any) -> Any:
+
+class _Outputs:
+    """What a graph returns (no closure that calls itself, which would keep the graph until cycles are collected)."""
+
+    def __init__(self, p: Lowering, values: dict[Node, Any]) -> None:
+        self.p, self.values = p, values
+        self.owner: dict[Node, Node] = {}
+        self.memory = cache(_memory_of)
+
+    def with_layout(self, arg: Any, meta: Any) -> Any:
+        """The values of a result of the ATen graph, with its strides."""
         if isinstance(arg, (tuple, list)):
-            return tuple(map(with_layout, arg, meta))
+            return tuple(map(self.with_layout, arg, meta))
         if not isinstance(arg, Node):
             return arg
-        value, source = values[arg], _source(arg)
+        value, source = self.values[arg], _source(arg)
         if value is None:
             return None
         kept = {"get_attr"} if source.op == "placeholder" else {"get_attr", "placeholder"}
-        if any(n.op in kept or owner.setdefault(n, source) is not source for n in memory(value)):
-            value = p.call(PRIMS["clone"], (value,), {}, PRIMS["clone"].meta(value.meta["val"]))
-        return _laid_out(p, value, meta)
-
-    metas = node.meta.get("val") or _metas(node.args[0])
-    made = p.graph.output(with_layout(node.args[0], metas))
-    made.meta = {**node.meta, "val": metas}
+        if any(n.op in kept or self.owner.setdefault(n, source) is not source for n in self.memory(value)):
+            value = self.p.call(PRIMS["clone"], (value,), {}, PRIMS["clone"].meta(value.meta["val"]))
+        return _laid_out(self.p, value, meta)
 
 
 def _memory_of(value: Node) -> set[Node]:

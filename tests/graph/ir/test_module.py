@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import gc
 import operator
+import random
 import sys
 import threading
+import weakref
 from typing import Any
 
 import pytest
 import torch
 from torch import fx, nn
 
-from smelt.graph.ir.module import Graph, GraphModule, remove_dead
+from smelt.graph.ir.module import Graph, GraphModule, dismantle, remove_dead
 
 
 def double() -> GraphModule:
@@ -169,3 +172,65 @@ def test_inputs_and_attributes_are_named_as_fx_does(target: str) -> None:
         [graph.create_node(op, target).name for op in ("placeholder", "get_attr")] for graph in (Graph(), fx.Graph())
     ]
     assert made[0] == made[1]
+
+
+NAMES = (
+    *"mul sum mul_1 mul_2 mul_10 a_1_2 _1 __ a__ a_01 a_1_ sum_1 if class_3 nan nan_2 self torch _ _0".split(),
+    *"x-y 1a \u00e9 a_\u0663".split(),
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nodes_are_named_as_fx_names_them(seed: int) -> None:
+    draw, ours, theirs = random.Random(seed), Graph(), fx.Graph()
+    for _ in range(120):
+        name = draw.choice(NAMES)
+        a, b = (graph.create_node("call_function", torch.relu, (), {}, name) for graph in (ours, theirs))
+        assert a.name == b.name
+
+
+def test_nodes_are_found_by_target() -> None:
+    ours, theirs = Graph(), fx.Graph()
+    for graph in (ours, theirs):
+        x = graph.placeholder("x")
+        a, b, c = (graph.call_function(f, (x,)) for f in (torch.sin, torch.cos, torch.sin))
+        method = graph.call_method("relu", (b,))
+        graph.call_method("exp", (method,))
+        a.target = torch.cos
+        graph.erase_node(c)
+        graph.output(b)
+        graph.lint()
+    queries: list[dict[str, Any]] = [{"op": op} for op in ("placeholder", "call_method", "output")]
+    queries += [{"op": "call_method", "target": "exp"}]
+    queries += [{"op": "call_function", "target": f} for f in (torch.sin, torch.cos, torch.tan)]
+    for query in queries:
+        found = [[node.name for node in graph.find_nodes(**query)] for graph in (ours, theirs)]
+        assert found[0] == found[1]
+
+
+def test_a_node_is_made_where_nodes_are_inserted_and_told_to_hooks() -> None:
+    graph, made = Graph(), []
+    x = graph.placeholder("x")
+    last = graph.call_function(torch.sin, (x,))
+    gm = GraphModule(nn.Module(), graph)
+    gm._register_create_node_hook(made.append)
+    with graph.inserting_before(last):
+        node = graph.create_node("call_function", torch.add, (x, [x, 2]), {"alpha": x}, type_expr=int)
+    assert [each.name for each in graph.nodes] == ["x", "add", "sin"] and made == [node] and len(graph.nodes) == 3
+    assert node.args == (x, [x, 2]) and node.kwargs == {"alpha": x} and node.type is int
+    assert list(x.users) == [last, node] and node.all_input_nodes == [x]
+
+
+def test_a_dismantled_graph_is_freed_without_the_collector() -> None:
+    graph = Graph()
+    node = graph.placeholder("x")
+    for _ in range(2000):  # freeing a chain of nodes does not recurse
+        node = graph.call_function(torch.add, (node, node))
+    alive = [weakref.ref(each) for each in graph.nodes]
+    gc.disable()
+    try:
+        dismantle(graph)
+        del graph, node
+        assert not any(each() for each in alive)
+    finally:
+        gc.enable()
