@@ -224,8 +224,9 @@ def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
     """Context that gives a new temporary file in the folder of `path`, and renames it to `path` if the block succeeds.
 
     Raises:
-        OSError: writing failed; the temporary file is removed.
+        OSError: the path is a folder, a pipe, a socket or a device, or writing failed; the temporary file is removed.
     """
+    _require_replaceable(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=NEW_FILE_PREFIX)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -235,6 +236,22 @@ def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
     except BaseException:
         remove(Path(name))
         raise
+
+
+def _require_replaceable(path: Path) -> None:
+    """Check that a path is a file or is missing: a rename by root would put a file in the place of /dev/null, too.
+
+    Raises:
+        OSError: it is, or links to, something else.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # missing, or a link that leads nowhere; making the temporary file reports other errors
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", str(path))
 
 
 def replace_atomically(path: Path, chunks: tuple[bytes, ...], mode: int) -> None:

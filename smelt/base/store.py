@@ -273,9 +273,11 @@ def _remove_if_same(path: Path, descriptor: int) -> None:
 
 
 def _clear_path(path: Path) -> None:
-    """Remove a folder at the path of an entry, where a rename would fail. (smelt makes no folders there.)"""
+    """Remove whatever is no file at the path of an entry, where a rename fails. (smelt makes only files there.)"""
     if path.is_dir() and not path.is_symlink():
         remove_folder(path)
+    elif not path.is_file():
+        remove(path)
 
 
 def _footer(kind: str, key: str, suffix: str, body: bytes) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +67,9 @@ def load_cache(file: str | os.PathLike[str]) -> int:
     """
     cache = store()
     kept, new = 0, 0
-    with open(file, "rb") as given:
+    with open(file, "rb", opener=_without_waiting) as given:
+        if not stat.S_ISREG(os.fstat(given.fileno()).st_mode):
+            raise _not_ours(given, "it is a pipe, a socket or a device, not a file")
         for _ in _checked(given):
             pass
         for (kind, key, suffix), body in _checked(given):
@@ -77,6 +80,11 @@ def load_cache(file: str | os.PathLike[str]) -> int:
         why = cache.refused or "the disk refused, as the warning says"
         raise SmeltError(f"{new - kept} of {new} new entries are not kept", why=why, hint="another SMELT_CACHE_DIR")
     return kept
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; opening a pipe does not wait for somebody who writes to it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _checked(given: BinaryIO) -> Iterator[tuple[Entry, bytes]]:

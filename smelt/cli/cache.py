@@ -61,6 +61,8 @@ def import_(file: Annotated[Path, typer.Argument(help="What `smelt cache export`
     """Add the entries of an exported file to the cache. Entries are machine code: import only files that you trust."""
     try:
         count = load_cache(file)
-    except (OSError, SmeltError) as error:
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {file}: {error.strerror or error}", param_hint="FILE") from error
+    except SmeltError as error:
         raise typer.BadParameter(str(error), param_hint="FILE") from error
     print(f"{count} new entries")

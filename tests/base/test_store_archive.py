@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import subprocess
 import sys
 import tracemalloc
@@ -12,13 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import smelt
 from smelt.base import private_folder
 from smelt.base import store as store_module
-from smelt.base.store import content_key, sealed_entry, store
+from smelt.base.store import Store, content_key, sealed_entry, store
 from smelt.cli.main import app
+from tests.artefact.models import scaled
 
 KEY = content_key("a")
 
@@ -181,6 +184,54 @@ def test_a_file_that_cannot_be_written_leaves_nothing(elsewhere: Path, tmp_path:
     assert not list(tmp_path.glob(".*")) and not list((tmp_path / "folder").iterdir())
     with pytest.raises(FileNotFoundError):
         smelt.load_cache(tmp_path / "none.zip")
+
+
+def special_file(path: Path, kind: str) -> Path:
+    """A pipe, a socket, or a link to one or to a device, made at the path."""
+    target = path.with_name(f"{path.name}.target") if kind.startswith("link to a ") else path
+    if "pipe" in kind:
+        os.mkfifo(target)
+    elif "socket" in kind:
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(os.path.relpath(target))  # the name of a socket may have 100 characters
+    else:
+        target = Path("/dev/null")
+    if target != path:
+        path.symlink_to(target)
+    return target
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "link to a pipe", "link to a socket", "link to a device"])
+def test_pipes_sockets_and_devices_are_neither_read_nor_replaced(
+    elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A rename would put a file in the place of a device, and opening a pipe would wait for ever."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "special"
+    target = special_file(path, kind)
+    before = path.lstat(), target.lstat()
+    for command in ("export", "import"):
+        result = CliRunner().invoke(app, ["cache", command, str(path)])
+        assert result.exit_code == 2 and isinstance(result.exception, SystemExit)
+    with pytest.raises(OSError, match="not a file"):
+        smelt.compile(scaled).aot_compile(torch.empty(3, 4, device="meta"), torch.empty(4, 5, device="meta")).save(path)
+    after = path.lstat(), target.lstat()
+    assert [x.st_mode for x in before] == [x.st_mode for x in after]
+    assert [x.st_ino for x in before] == [x.st_ino for x in after] and not list(tmp_path.glob(".new-*"))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "link to a pipe", "link to a device"])
+def test_an_entry_takes_the_place_of_what_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cache = Store(tmp_path / "cache")
+    path = cache.path("tune", KEY, ".txt")
+    path.parent.mkdir(parents=True, mode=0o700)
+    target = special_file(path, kind)
+    mode = target.lstat().st_mode
+    assert cache.put("tune", KEY, b"kept", ".txt") == path and cache.get("tune", KEY, ".txt") == b"kept"
+    assert target == path or target.lstat().st_mode == mode
 
 
 def test_commands(elsewhere: Path, tmp_path: Path) -> None:
