@@ -14,8 +14,11 @@ from typing import Any
 
 # Before anything imports smelt: the environment of the whole session, also of subprocesses.
 os.environ["SMELT_STRICT"] = "1"
-if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share it: what one has built is there for the others
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share them: what one has built is there for the others
     os.environ["SMELT_CACHE_DIR"] = tempfile.mkdtemp(prefix="smelt-test-cache-")
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # each of hundreds of processes would compile its imports
+        sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = os.environ["SMELT_CACHE_DIR"] + "-bytecode"
+        sys.dont_write_bytecode = False
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: Ctrl-C would reach no child
@@ -83,9 +86,10 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Remove the session's cache folder."""
+    """Remove the session's folders."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        shutil.rmtree(os.environ["SMELT_CACHE_DIR"], ignore_errors=True)
+        for more in ("", "-bytecode"):
+            shutil.rmtree(os.environ["SMELT_CACHE_DIR"] + more, ignore_errors=True)
 
 
 @pytest.fixture
