@@ -22,6 +22,7 @@ from smelt.bench.workloads import image_batch, token_batch
 
 BERT = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=100)
 GPT2 = dict(n_embd=64, n_layer=2, n_head=4, vocab_size=100, n_positions=64)
+RESNET50 = dict(layers=(2, 2, 1, 1), num_classes=10)
 VIT = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=10)
 
 MODELS = {
@@ -36,7 +37,7 @@ MODELS = {
         "gpt2", "test", transformers_model("GPT2LMHeadModel", "GPT2Config", **GPT2), token_batch(2, 16, 100), own_loss
     ),
     "resnet50": Workload(
-        "resnet50", "test", timm_model("resnet50", num_classes=10), image_batch(4, 64, 10), classification_loss
+        "resnet50", "test", timm_model("resnet50", **RESNET50), image_batch(4, 64, 10), classification_loss
     ),
     "vit": Workload(
         "vit", "test", timm_model("vit_base_patch16_224", **VIT), image_batch(2, 32, 10), classification_loss
