@@ -32,7 +32,8 @@ Conventions of all modules:
       MODEL_ARENA_BYTES, MODEL_TRAINED_BYTES, MODEL_FLASH_BYTES
 """
 
-from smelt.tiny.attention import render as _render  # noqa: F401 (they fill the tables of kernels)
+from smelt.tiny.attention import quantize as _quantize  # noqa: F401 (they fill the tables of rules and kernels)
+from smelt.tiny.attention import render as _render  # noqa: F401
 from smelt.tiny.attention import simulate as _simulate  # noqa: F401
 from smelt.tiny.quantization import quantize
 from smelt.tiny.search import search

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from smelt.tiny.boards.board import Board, find_board
 from smelt.tiny.boards.build import build, write_sources
-from smelt.tiny.emulate import run
+from smelt.tiny.boards.emulate import run
 from smelt.tiny.graph import Int8Graph
 from smelt.tiny.models import load, with_head
 from smelt.tiny.project.figures import Runs, measured, planned

@@ -1,1 +1,1 @@
-"""Attention, layer norm, functions by table, added constants and low-rank adapters, computed in torch and in C."""
+"""Attention, layer norm, functions by table, added constants and low-rank adapters: rules of quantisation, torch, C."""

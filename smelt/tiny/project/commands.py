@@ -12,7 +12,7 @@ import numpy as np
 
 from smelt.base.errors import SmeltError
 from smelt.tiny.boards.build import Program as Built
-from smelt.tiny.emulate import EmulationError, run
+from smelt.tiny.boards.emulate import EmulationError, run
 from smelt.tiny.program import Program
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from smelt.base.errors import BuildError
 from smelt.tiny.boards.board import Board, find_board
-from smelt.tiny.emulate import BoardFault, EmulationError, run
+from smelt.tiny.boards.emulate import BoardFault, EmulationError, run
 from tests.tiny.emulated import EMULATED, board_or_skip, program
 
 pytestmark = pytest.mark.filterwarnings("error")
