@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,6 +55,11 @@ def capture(model: nn.Module, calibration_data: Any) -> Captured:
         Unsupported: the model is not one graph.
     """
     images = _images(calibration_data)
+    elsewhere = {one.device.type for one in (images, *model.parameters(), *model.buffers())} - {"cpu"}
+    if elsewhere:
+        raise QuantizeError(
+            f"the model or the calibration data are on {', '.join(sorted(elsewhere))}", hint="model.cpu(), images.cpu()"
+        )
     own = next((one.dtype for one in model.parameters()), images.dtype)
     if own != images.dtype:
         raise QuantizeError(
@@ -74,6 +82,10 @@ def capture(model: nn.Module, calibration_data: Any) -> Captured:
         with torch.no_grad():
             backend = smelt.aot_autograd(fw_compiler=take)
             smelt.compile(model, backend=backend, fullgraph=True, dynamic=False)(images[:BATCH])
+    except SmeltError:
+        raise
+    except Exception as error:
+        raise _refused(model, images[:BATCH]) or error from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for module, was in training.items():
@@ -86,6 +98,70 @@ def capture(model: nn.Module, calibration_data: Any) -> Captured:
     found = Captured(graph, dict(zip(places[1:], arguments[1:], strict=True)))
     _calibrate(found, images)
     return found
+
+
+def _refused(model: nn.Module, images: torch.Tensor) -> QuantizeError | None:
+    """The error of a model that does not take the images in PyTorch either; names the layer. None if it takes them."""
+    entered: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
+    hooks = [
+        hook
+        for path, module in model.named_modules()
+        for hook in (
+            module.register_forward_pre_hook(lambda one, given, path=path: entered.append((path, one, given))),
+            module.register_forward_hook(lambda *_: entered.pop() and None),
+        )
+    ]
+    try:
+        with torch.no_grad():
+            model(images)
+    except Exception as error:
+        path, module, given = entered[-1] if entered else ("", model, (images,))
+        shapes = ", ".join(str(tuple(one.shape)) for one in given if isinstance(one, torch.Tensor))
+        lines = traceback.extract_tb(error.__traceback__)
+        own = [one for one in lines if not one.filename.startswith((_TORCH, __file__))] or lines
+        shown = f"{path or 'the model'} ({type(module).__name__}) of an input {shapes}"
+        return QuantizeError(
+            f"the model does not take calibration data of shape {tuple(images.shape)}",
+            why=f"{type(error).__name__} in {shown}: {str(error).strip() or 'no message'}",
+            at=f"{own[-1].filename}:{own[-1].lineno}",
+            hint="images (n, channels, height, width) with which model(images) runs in PyTorch",
+        )
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return None
+
+
+def described(model: nn.Module, line: str) -> str:
+    """A line of a program, with the modules of the model whose class it is in if the line is PyTorch's own.
+
+    Args:
+        line: file:number.
+    """
+    file, _, number = line.rpartition(":")
+    if not file.startswith(_TORCH) or not number.isdecimal():
+        return line
+    found = [
+        f"{path or 'the model'} ({type(module).__name__})"
+        for path, module in model.named_modules()
+        if any(_defines(each, file, int(number)) for each in type(module).__mro__ if each not in (nn.Module, object))
+    ]
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return f"{', '.join(found[:_NAMED])}{more}: {line}" if found else line
+
+
+def _defines(owner: type, file: str, number: int) -> bool:
+    """Whether the source of a class includes a line of a file."""
+    try:
+        lines, first = inspect.getsourcelines(owner)
+        return inspect.getsourcefile(owner) == file and first <= number < first + len(lines)
+    except (OSError, TypeError):
+        return False
+
+
+_TORCH = str(Path(torch.__file__).parent)
+_NAMED = 3
+"""Number of modules that an error names."""
 
 
 def _images(data: Any) -> torch.Tensor:
@@ -101,19 +177,14 @@ def _images(data: Any) -> torch.Tensor:
             f"the calibration data are of type {type(data).__name__}", hint="images, or batches of them"
         ) from error
     batches = [_batch(one) for one in given]
-    if not batches or sum(len(batch) for batch in batches) == 0:
+    if sum(batch.numel() for batch in batches) == 0:
         raise QuantizeError("the calibration data hold no images")
     if len(kinds := {(batch.dtype, batch.shape[1:]) for batch in batches}) > 1:
         shown = " and ".join(sorted(f"{dtype} (n, {', '.join(map(str, shape))})" for dtype, shape in kinds))
         raise QuantizeError(f"batches of the calibration data differ: {shown}", hint="images of one size and type")
-    images = torch.cat(batches)
-    if images.ndim != 4 or not images.is_floating_point():
-        raise QuantizeError(
-            f"calibration data are {images.dtype} of shape {tuple(images.shape)}",
-            hint="float images (n, channels, height, width), as the model takes them",
-        )
-    if not images.isfinite().all():
-        raise QuantizeError("the calibration data hold values that are not finite")
+    images = torch.cat(batches).detach()
+    if images.device.type == "cpu" and not images.isfinite().all():
+        raise QuantizeError("the calibration data hold values that are not finite", hint="images without NaN and inf")
     return images
 
 
@@ -121,6 +192,11 @@ def _batch(one: Any) -> torch.Tensor:
     first = one[0] if isinstance(one, (tuple, list)) and one else one
     if not isinstance(first, torch.Tensor):
         raise QuantizeError(f"a batch of the calibration data is a {type(one).__name__}", hint="a tensor of images")
+    if first.ndim != 4 or not first.is_floating_point():
+        raise QuantizeError(
+            f"calibration data are {first.dtype} of shape {tuple(first.shape)}",
+            hint="float images (n, channels, height, width), as the model takes them",
+        )
     return first
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from smelt.tiny.capture import Captured, QuantizeError, chain
+from smelt.tiny.capture import Captured, QuantizeError, chain, described
 from smelt.tiny.graph import HIGH, LOW, MAX_BIAS, Flatten, Int8Graph, Operator, Parameter, Tensor
 from smelt.tiny.views import VIEWS, View, image
 
@@ -23,7 +23,8 @@ getitem = operator.getitem
 BOUNDS = (aten.relu.default, aten.hardtanh.default, aten.clamp.default, aten.clamp_min.default)
 
 HAS = (
-    "convolution (in one group, or one for each channel), BatchNorm, linear, add, mean pooling, ReLU, ReLU6, "
+    "convolution (in one group, or one for each channel), BatchNorm, linear, add, constants added or "
+    "taken off, mean pooling, ReLU, ReLU6, "
     "functions of one value such as GELU, layer norm, attention without a mask, views"
 )
 
@@ -59,17 +60,18 @@ class GraphBuilder:
         partial: nodes whose values become part of an operator with later nodes: no tensor holds them.
         shaped: tensors that were reshaped.
         batch: the batch size of the captured graph.
+        current: the node that a rule converts.
     """
 
     def __init__(self, captured: Captured, model: nn.Module, float_head: bool) -> None:
-        self.captured, self.float_head = captured, float_head
+        self.captured, self.model, self.float_head = captured, model, float_head
         self.paths = {one.data_ptr(): path.rpartition(".")[0] for path, one in model.named_parameters()}
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
         self.views: dict[fx.Node, View | tuple[View, ...]] = {}
         self.partial: dict[fx.Node, Partial] = {}
         self.shaped: dict[tuple[str, tuple[int, ...]], str] = {}
-        self.last = result_node(captured.graph.graph)
+        self.last = self.current = result_node(captured.graph.graph)
         self.batch = int(captured.image.meta["val"].shape[0])
 
     def graph(self, name: str) -> Int8Graph:
@@ -79,7 +81,7 @@ class GraphBuilder:
         self.views[first] = View(image_name, image(self.batch, (height, width, channels)))
         for node in self.captured.graph.graph.nodes:
             if node.op == "call_function" and node not in self.views and not self.is_parameter(node):
-                rule = RULES.get(node.target)
+                self.current, rule = node, RULES.get(node.target)
                 if rule is None:
                     raise self.lacks(node, f"the target lacks {operator_name(node)}")
                 rule(self, node)
@@ -100,7 +102,8 @@ class GraphBuilder:
 
     def lacks(self, node: fx.Node, what: str) -> QuantizeError:
         line = node.meta.get("line")
-        return QuantizeError(what, at=None if line is None else str(line), hint=f"it has {HAS}")
+        at = None if line is None else described(self.model, str(line))
+        return QuantizeError(what, at=at, hint=f"it has {HAS}")
 
     def source(self, node: Any, of: fx.Node, scaled: bool = False) -> View:
         """The view that represents an operand `node` of the operator `of`; `scaled`: whether a tensor times a number is
@@ -123,6 +126,8 @@ class GraphBuilder:
     def images(self, node: Any, of: fx.Node) -> str:
         """The name of the tensor (height, width, channels) that represents an operand which is a batch of images."""
         view = self.whole(node, of)
+        if view.index.ndim != 4:
+            raise self.lacks(of, f"{operator_name(of)} of {view.index.ndim} dimensions, not images of four")
         _, channels, height, width = view.index.shape
         shape = (height, width, channels)
         if not torch.equal(view.index, image(self.batch, shape)):
@@ -151,19 +156,28 @@ class GraphBuilder:
         return self.shaped[name, shape]
 
     def is_parameter(self, node: Any) -> bool:
-        """Whether a node is a parameter, or is computed from parameters alone."""
+        """Whether a node is a parameter, or is computed from parameters and constants alone, without random numbers."""
         if not isinstance(node, fx.Node):
             return False
         if node.op == "call_function":
-            return bool(node.all_input_nodes) and all(map(self.is_parameter, node.all_input_nodes))
+            tags = getattr(node.target, "tags", None)  # of operators; other functions have none
+            if tags is None and not node.all_input_nodes or torch.Tag.nondeterministic_seeded in (tags or ()):
+                return False
+            return all(map(self.is_parameter, node.all_input_nodes))
         return node in self.captured.held
+
+    def is_constant(self, node: Any) -> bool:
+        """Whether an operand is a number or a value computed from parameters alone."""
+        return not isinstance(node, fx.Node) or self.is_parameter(node)
 
     def value(self, node: Any) -> Any:
         """The value of a parameter, or of a node computed from parameters alone; other values than nodes are returned
-        as such.
+        as such. An activation is an error of the operator that is converted.
         """
         if not isinstance(node, fx.Node):
             return node
+        if not self.is_parameter(node):
+            raise self.lacks(self.current, f"{operator_name(self.current)} by an activation instead of a parameter")
         if node.op == "call_function":
             with torch.no_grad():
                 made = fx.map_arg((node.args, node.kwargs), self.value)

@@ -137,13 +137,18 @@ def linear(builder: GraphBuilder, node: fx.Node) -> None:
     builder.operators.append(Conv(name, x, y, kernel, shift, (1, 1), 1, (0, 0), False, low, high))
 
 
-@rule(aten.add.Tensor)
+@rule(aten.add.Tensor, aten.sub.Tensor)
 def add(builder: GraphBuilder, node: fx.Node) -> None:
     a, b = arguments(node)[:2]
-    if not isinstance(b, fx.Node) or node.kwargs.get("alpha", 1) != 1:
-        raise builder.lacks(node, "the target lacks sums with a number or a factor")
-    if builder.is_parameter(a) or builder.is_parameter(b):
-        _add_constant(builder, node, *((b, a) if builder.is_parameter(a) else (a, b)))
+    alpha: Any = node.kwargs.get("alpha", 1)
+    factor = alpha if node.target is aten.add.Tensor else -alpha
+    if builder.is_constant(b):
+        _add_constant(builder, node, a, factor * torch.as_tensor(builder.value(b)).double())
+        return
+    if factor != 1:
+        raise builder.lacks(node, "the target lacks differences of activations, and their sums with a factor")
+    if builder.is_constant(a):
+        _add_constant(builder, node, b, torch.as_tensor(builder.value(a)).double())
         return
     one, other = builder.whole(a, node), builder.whole(b, node)
     if one.index.shape != other.index.shape or not torch.equal(one.index, other.index):
@@ -154,8 +159,8 @@ def add(builder: GraphBuilder, node: fx.Node) -> None:
     builder.operators.append(Add(node.name, one.name, name, y, low, high))
 
 
-def _add_constant(builder: GraphBuilder, node: fx.Node, x_node: fx.Node, table_node: fx.Node) -> None:
-    view, table = builder.whole(x_node, node), builder.value(table_node).double()
+def _add_constant(builder: GraphBuilder, node: fx.Node, x_node: fx.Node, table: torch.Tensor) -> None:
+    view = builder.whole(x_node, node)
     shape, x = view.index.shape, builder.tensors[view.name]
     if tuple(node.meta["val"].shape) != tuple(shape) or not table.isfinite().all():
         raise builder.lacks(node, "the target lacks sums that make an activation larger, or that are not finite")
@@ -198,6 +203,24 @@ def pool(builder: GraphBuilder, node: fx.Node) -> None:
     kernel, stride = _pair(kernel), _pair(stride or kernel)
     if any(_pair(padding)) or ceil or divisor is not None:
         raise builder.lacks(node, "the target lacks mean pooling with padding, ceil_mode or a divisor")
+    _average(builder, node, x, kernel, stride)
+
+
+@rule(aten._adaptive_avg_pool2d.default)
+def adaptive_pool(builder: GraphBuilder, node: fx.Node) -> None:
+    x_node, extents = arguments(node)
+    x = builder.images(x_node, node)
+    given = builder.tensors[x].shape[:2]
+    if any(have % wanted for have, wanted in zip(given, extents, strict=True)):
+        raise builder.lacks(
+            node, f"the target lacks mean pooling of {given} to {tuple(extents)}, which do not divide it"
+        )
+    kernel = (given[0] // extents[0], given[1] // extents[1])
+    _average(builder, node, x, kernel, kernel)
+
+
+def _average(builder: GraphBuilder, node: fx.Node, x: str, kernel: tuple[int, int], stride: tuple[int, int]) -> None:
+    """Add a mean pooling without padding."""
     channels, height, width = node.meta["val"].shape[1:]
     shape = (height, width, channels)
     y, low, high = builder.result(node, shape, image(builder.batch, shape))

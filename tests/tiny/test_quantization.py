@@ -14,7 +14,7 @@ from torch import nn
 
 from smelt.tiny import quantize, render_c, simulate
 from smelt.tiny.capture import QuantizeError
-from smelt.tiny.graph import Clamp, Conv, Head, Int8Graph, Linear
+from smelt.tiny.graph import AddConstant, AveragePool, Clamp, Conv, Head, Int8Graph, Linear
 from smelt.tiny.host import HostModel
 from smelt.tiny.program import ROUNDINGS, StepOptions, infer_program
 from smelt.tiny.scheme import named
@@ -114,12 +114,20 @@ class One(nn.Module):
         (lambda x: x * 2.0, "times a number, which only attention takes"),
         (lambda x: x.softmax(1), "lacks softmax but that of attention"),
         (lambda x: F.max_pool2d(x, 2), "lacks aten.*max_pool2d"),
-        (lambda x: x + 1.0, "sums with a number"),
+        (lambda x: x - F.relu(x), "lacks differences of activations"),
+        (lambda x: torch.add(x, F.relu(x), alpha=2), "their sums with a factor"),
+        (lambda x: 1.0 - x, "the target lacks"),
+        (lambda x: F.adaptive_avg_pool2d(x, 3), r"of \(4, 4\) to \(3, 3\), which do not divide it"),
         (lambda x: x + x[:, :, :1], "of a part of a tensor"),
         (lambda x: x + x.transpose(2, 3), "or in different orders"),
         (lambda x: F.hardtanh(x), "that is no ReLU or ReLU6"),
         (nn.Conv2d(4, 4, 1, groups=2), "in 2 groups of 4 channels"),
         (lambda x: F.avg_pool2d(x, 3, 1, 1), "mean pooling with padding"),
+        (lambda x: x * torch.sigmoid(x), "by an activation instead of a parameter"),
+        (lambda x: x + torch.randn(4, 4), "lacks .*rand"),
+        (lambda x: F.conv2d(x, x[:4, :, :1, :1]), "by an activation instead of a parameter"),
+        (lambda x: F.linear(x, x[0, 0]), "by an activation instead of a parameter"),
+        (lambda x: F.conv1d(x.flatten(2), torch.ones(4, 4, 1))[..., None], "of 3 dimensions, not images of four"),
         (lambda x: x.reshape(-1, 8, 4, 2).transpose(1, 2), "but those over all positions"),
     ],
 )
@@ -138,6 +146,62 @@ def test_a_clamp_that_is_not_alone_is_an_operator() -> None:
     quantize(One(lambda x: x.clamp(min=0)), torch.randn(4, 2, 4, 4))
 
 
+@pytest.mark.parametrize("extents", [2, (1, 4), (4, 2)])
+def test_adaptive_pooling_is_that_of_its_windows(extents: int | tuple[int, int]) -> None:
+    adaptive = quantize(One(lambda x: F.adaptive_avg_pool2d(F.relu(x), extents)), images := torch.randn(4, 2, 4, 8))
+    high, wide = (extents, extents) if isinstance(extents, int) else extents
+    pooled = quantize(One(lambda x: F.avg_pool2d(F.relu(x), (4 // high, 8 // wide))), images)
+    for one, other in zip(adaptive.operators, pooled.operators, strict=True):
+        if isinstance(one, AveragePool) and isinstance(other, AveragePool):
+            assert (one.kernel, one.stride) == (other.kernel, other.stride)
+
+
+class Normalized(nn.Module):
+    """Means of channels are taken off the image, and a number is added to what a convolution makes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.1, -0.4, 0.3]).view(3, 1, 1))
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(torch.sub(x, self.mean, alpha=2)) - 0.5
+        return self.head(F.relu(torch.full((4, 1, 1), 0.25) + x).mean((2, 3)))
+
+
+def test_constants_are_added_and_taken_off() -> None:
+    net, images = Normalized(), torch.randn(8, 3, 6, 5)
+    graph = quantize(net, images)
+    assert [type(op) for op in graph.operators[:4]] == [AddConstant, Conv, AddConstant, AddConstant]
+    found = simulate.infer(graph, as_int8(graph, images))
+    assert (found - net(images)).norm() < 0.03 * net(images).norm()
+
+
+class Layers(nn.Module):
+    """Takes images of two channels and of more than two rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.third = nn.Sequential(nn.Conv2d(2, 4, 1), nn.ReLU()), nn.Conv2d(4, 4, 3)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.third(self.stem(x)).mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        ((4, 3, 8, 8), r"shape \(4, 3, 8, 8\)[^$]*stem\.0 \(Conv2d\) of an input \(4, 3, 8, 8\)"),
+        ((4, 2, 1, 1), r"shape \(4, 2, 1, 1\)[^$]*third \(Conv2d\) of an input \(4, 4, 1, 1\)"),
+    ],
+)
+def test_images_that_the_model_does_not_take_are_told_with_the_layer(shape: tuple[int, ...], told: str) -> None:
+    with pytest.raises(QuantizeError, match=told) as caught:
+        quantize(Layers(), torch.randn(shape))
+    assert ".py:" in str(caught.value.at) and "model(images)" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize(
     ("data", "told"),
     [
@@ -146,6 +210,14 @@ def test_a_clamp_that_is_not_alone_is_an_operator() -> None:
         (torch.zeros(0, 2, 4, 4), "hold no images"),
         (torch.zeros(4, 2, 4, 4, dtype=torch.uint8), "are torch.uint8"),
         (torch.full((1, 2, 4, 4), float("nan")), "not finite"),
+        (torch.full((1, 2, 4, 4), float("inf")), "not finite"),
+        (torch.zeros(4, 2, 0, 4), "hold no images"),
+        (torch.zeros(2, 4, 4), r"of shape \(2, 4, 4\)"),
+        ([(torch.zeros(2, 4, 4), 1)], r"of shape \(2, 4, 4\)"),
+        ([torch.tensor(1.0)], r"of shape \(\)"),
+        (torch.zeros(4, 2, 4, 4, dtype=torch.complex64), "are torch.complex64"),
+        (torch.zeros(4, 2, 4, 4, dtype=torch.bool), "are torch.bool"),
+        (torch.zeros(4, 2, 4, 4, device="meta"), "are on meta"),
         ([("image",)], "is a tuple"),
     ],
 )
@@ -175,6 +247,17 @@ def test_tiny_is_found_after_import_smelt_which_does_not_import_it() -> None:
 def test_calibration_data_of_other_types_are_an_error(data: object, told: str) -> None:
     with pytest.raises(QuantizeError, match=told):
         quantize(Net(), data)
+
+
+def test_an_operator_of_a_module_of_torch_is_named_with_the_module() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 4, 1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2))
+    with pytest.raises(QuantizeError, match="max_pool2d") as caught:
+        quantize(net, torch.randn(4, 2, 4, 4))
+    assert str(caught.value.at).startswith("1 (MaxPool2d): ")
+    many = nn.Sequential(*(nn.Conv2d(2, 2, 1, groups=1 + (n == 4), dilation=1 + (n == 2)) for n in range(5)))
+    with pytest.raises(QuantizeError, match="dilated") as caught:
+        quantize(nn.Sequential(many, nn.Flatten(), nn.Linear(32, 2)), torch.randn(4, 2, 4, 4))
+    assert str(caught.value.at).startswith("0.0 (Conv2d), 0.1 (Conv2d), 0.2 (Conv2d) and 2 more: ")
 
 
 def test_a_classifier_with_nan_or_infinity_is_an_error() -> None:
