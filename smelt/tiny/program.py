@@ -400,3 +400,9 @@ def gradient_plane_elements(graph: Int8Graph, op: Conv, border: bool) -> int:
     """
     height, width, _ = graph.tensors[op.x if border else op.y].shape
     return (height + op.kernel[0] - 1) * (width + op.kernel[1] - 1) if border else height * width
+
+
+def columns_bytes(op: Layer) -> int:
+    """Bytes in which the backward of a pointwise layer in int8 copies the weights of two inputs; 0 for other layers."""
+    pointwise = isinstance(op, Linear) or op.pointwise
+    return 2 * op.outputs if pointwise else 0

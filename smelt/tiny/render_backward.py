@@ -110,7 +110,8 @@ def _conv_backward(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Layer)
     given = [*_gradient(r, call), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, *op.padding]
-    return called(f"tiny_{call.kernel}", *given, r.at(call.writes[0]), *extents(r.graph, op.x))
+    columns = [r.scratch(at) if call.scratch else 0] if call.kernel.endswith("_int8") else []
+    return called(f"tiny_{call.kernel}", *given, r.at(call.writes[0]), *extents(r.graph, op.x), *columns)
 
 
 @rule("depthwise_backward")
@@ -121,7 +122,7 @@ def _depthwise_backward(r: Rendering, call: Call, at: int) -> str:
     given = [*_gradient(r, call), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, *op.padding]
     given += [r.at(call.writes[0]), *extents(r.graph, op.x)[:2]]
     if call.kernel.endswith("_int8"):
-        return called("tiny_depthwise_backward_int8", *given, r.scratch(at))
+        return called("tiny_depthwise_backward_int8", *given, r.scratch(at), int(bordered(op)))
     return called("tiny_depthwise_backward", *given, r.scratch(at, "float"), int(bordered(op)))
 
 

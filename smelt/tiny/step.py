@@ -34,6 +34,7 @@ from smelt.tiny.graph import (
     updated_channels,
 )
 from smelt.tiny.program import (
+    PLANE_SLACK,
     Builder,
     Program,
     Saved,
@@ -42,6 +43,7 @@ from smelt.tiny.program import (
     adapter_names,
     add_forward,
     bordered,
+    columns_bytes,
     gradient_name,
     gradient_plane_elements,
     hidden_name,
@@ -251,7 +253,7 @@ class _Backward:
         if self.options.backward == "int8" and (backward or trains):
             given, form = self.in_int8(op, g), "_int8"
         if backward:
-            plane = self.plane(op, form) if isinstance(op, Conv) and op.depthwise else 0
+            plane = self.plane(op, form) if isinstance(op, Conv) and op.depthwise else columns_bytes(op) if form else 0
             kernel = "depthwise_backward" if op.depthwise else "conv_backward"
             self.to_source(kernel + form, op, *given, in_place=op.depthwise and not form, scratch=plane, more=low)
         if trains:
@@ -279,9 +281,8 @@ class _Backward:
         """Bytes of one channel of the gradient of a depthwise convolution's result; `form` is "_int8", or "" for
         float32.
         """
-        if form:
-            return gradient_plane_elements(self.builder.graph, op, border=False)
-        return 4 * gradient_plane_elements(self.builder.graph, op, bordered(op))
+        elements = gradient_plane_elements(self.builder.graph, op, bordered(op))
+        return elements + PLANE_SLACK if form else 4 * elements
 
     def positions(self, op: Layer) -> int:
         y = self.builder.graph.tensors[op.y]

@@ -283,27 +283,37 @@ TINY_KERNEL void tiny_pairs(const int8_t *own, int kh, int kw, int groups, uint3
         }
 }
 
-/* Computes a row of results. At stride 1, two neighbouring results share the unpacked words: bytes 1 and 3 are odd for
- * the first result and even for the second. Reads up to 8 bytes after the plane, whose weights are 0. */
+/* Adds the products of a window of a plane to `sums`. With `each` 2, also those of the window one to the right, which
+ * shares the unpacked words: bytes 1 and 3 are odd for the first result and even for the second. Reads up to 8 bytes
+ * after the plane, whose weights are 0. */
+TINY_KERNEL void tiny_plane_sums(const int8_t *p, int width, const uint32_t *even, const uint32_t *odd, int kh, int kw, int each,
+                                 int32_t sums[2]) {
+    const int groups = (kw + 3) / 4;
+    int32_t sum = sums[0], next = sums[1];
+    TINY_UNROLL for (int u = 0; u < kh; u++)
+        TINY_UNROLL for (int g = 0; g < groups; g++) {
+            const int8_t *at = p + u * width + 4 * g;
+            const uint32_t we = even[u * groups + g], wo = odd[u * groups + g], one = tiny_four(at);
+            const uint32_t second = TINY_ODD(one);
+            sum = TINY_SMLAD(TINY_SXTB16(one), we, sum);
+            if (kw - 4 * g > 1) sum = TINY_SMLAD(second, wo, sum);
+            if (each == 2) next = TINY_SMLAD(second, we, next);
+            if (each == 2 && kw - 4 * g > 1) next = TINY_SMLAD(TINY_SXTB16(tiny_four(at + 2)), wo, next);
+        }
+    sums[0] = sum, sums[1] = next;
+}
+
+/* Computes a row of results, two at a time at stride 1. */
 TINY_KERNEL void tiny_plane_row(const int8_t *p, int width, const uint32_t *even, const uint32_t *odd, int32_t bias, int channel,
                                 int channels, int kh, int kw, int stride, int8_t *y, int index, int count, tiny_result r) {
-    const int groups = (kw + 3) / 4, each = stride == 1 ? 2 : 1;
+    const int each = stride == 1 ? 2 : 1;
     for (int j = 0; j < count; j += each) {
-        int32_t sum = bias, next = bias;
-        TINY_UNROLL for (int u = 0; u < kh; u++)
-            TINY_UNROLL for (int g = 0; g < groups; g++) {
-                const int8_t *at = p + j * stride + u * width + 4 * g;
-                const uint32_t we = even[u * groups + g], wo = odd[u * groups + g], one = tiny_four(at);
-                const uint32_t second = TINY_ODD(one);
-                sum = TINY_SMLAD(TINY_SXTB16(one), we, sum);
-                if (kw - 4 * g > 1) sum = TINY_SMLAD(second, wo, sum);
-                if (each == 2) next = TINY_SMLAD(second, we, next);
-                if (each == 2 && kw - 4 * g > 1) next = TINY_SMLAD(TINY_SXTB16(tiny_four(at + 2)), wo, next);
-            }
-        y[(index + j) * channels + channel] = tiny_requantize(sum, channel, r, (index + j) * channels + channel);
+        int32_t sums[2] = {bias, bias};
+        tiny_plane_sums(p + j * stride, width, even, odd, kh, kw, each, sums);
+        y[(index + j) * channels + channel] = tiny_requantize(sums[0], channel, r, (index + j) * channels + channel);
         if (each == 2 && j + 1 < count)
             y[(index + j + 1) * channels + channel] =
-                tiny_requantize(next, channel, r, (index + j + 1) * channels + channel);
+                tiny_requantize(sums[1], channel, r, (index + j + 1) * channels + channel);
     }
 }
 #endif

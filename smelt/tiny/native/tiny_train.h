@@ -344,6 +344,8 @@ TINY_KERNEL void tiny_quantize_gradient(const float *g, int n, uint32_t steps, u
     float each = some ? 127.0f / most : 0.0f;
     *scale = some ? most / 127.0f : 0.0f;
     for (int i = 0; i < n; i++) {
+        q[i] = 0;
+        if (g[i] == 0.0f) continue; /* a clamped result's: no draw is needed */
         float v = tiny_bounded(g[i] * each, -127.0f, 127.0f), below = tiny_floor(v);
         q[i] = (int8_t)(tiny_fraction(steps, salt, (uint32_t)i) < v - below ? below + 1.0f : below);
     }
@@ -395,11 +397,41 @@ TINY_KERNEL void tiny_conv_columns(const int8_t *q, int out_height, int out_widt
     }
 }
 
+/* As tiny_pointwise_backward, of an int8 gradient: exact sums, two inputs at a time, whose weights are first copied to
+ * `columns`, 2 * outputs bytes, so that products of neighbouring outputs are next to each other. */
+TINY_KERNEL void tiny_pointwise_backward_int8(const int8_t *q, float scale, int positions, int outputs, const int8_t *w, int inputs,
+                                              const uint16_t *chosen, float *gx, int apart, int8_t *columns) {
+    for (int c = 0; c < inputs; c += 2) {
+        const int d = c + 1 < inputs ? c + 1 : c, to = chosen ? chosen[c] : c, next = chosen ? chosen[d] : d;
+        for (int o = 0; o < outputs; o++) {
+            columns[o] = w[o * inputs + c];
+            columns[outputs + o] = w[o * inputs + d];
+        }
+        for (int p = 0; p < positions; p += 2) {
+            const int r = p + 1 < positions ? p + 1 : p;
+            int32_t sums[4] = {0, 0, 0, 0};
+            tiny_dot_2x2(q + p * outputs, q + r * outputs, columns, columns + outputs, outputs, 0, sums);
+            gx[p * apart + to] = (float)sums[0] * scale;
+            gx[p * apart + next] = (float)sums[1] * scale;
+            gx[r * apart + to] = (float)sums[2] * scale;
+            gx[r * apart + next] = (float)sums[3] * scale;
+        }
+    }
+}
+
 /* Computes the gradient of a convolution's input. Fixed weights are 0 where weights train, and the gradients by
- * trained weights overwrite theirs. */
+ * trained weights overwrite theirs. `columns`: of
+ * tiny_pointwise_backward_int8. */
 TINY_KERNEL void tiny_conv_backward_int8(const int8_t *q, const float *scale, int out_height, int out_width, int outputs,
                                          const int8_t *fixed, const int8_t *trained, const uint16_t *chosen, int updated, int kh,
-                                         int kw, int stride, int pad_h, int pad_w, float *gx, int height, int width, int inputs) {
+                                         int kw, int stride, int pad_h, int pad_w, float *gx, int height, int width, int inputs,
+                                         int8_t *columns) {
+    if (kh == 1 && kw == 1 && stride == 1 && pad_h == 0 && pad_w == 0) {
+        const int positions = height * width;
+        if (fixed) tiny_pointwise_backward_int8(q, *scale, positions, outputs, fixed, inputs, 0, gx, inputs, columns);
+        if (updated) tiny_pointwise_backward_int8(q, *scale, positions, outputs, trained, updated, chosen, gx, inputs, columns);
+        return;
+    }
     for (int r = 0; r < height; r++)
         for (int s = 0; s < width; s++) {
             float *at = gx + (r * width + s) * inputs;
@@ -412,29 +444,69 @@ TINY_KERNEL void tiny_conv_backward_int8(const int8_t *q, const float *scale, in
         }
 }
 
+/* As tiny_plane_backward: `own` is turned by half a turn, and the plane has 8 bytes after its end. */
+TINY_KERNEL void tiny_plane_backward_int8(const int8_t *plane, int wide, const int8_t *own, float scale, int kh, int kw, float *gx,
+                                          int height, int width, int channels) {
+#if defined(TINY_DUAL_MAC) && TINY_DUAL_MAC
+    uint32_t even[TINY_MOST_TAPS * 3], odd[TINY_MOST_TAPS * 3];
+    tiny_pairs(own, kh, kw, (kw + 3) / 4, even, odd);
+    for (int r = 0; r < height; r++)
+        for (int s = 0; s < width; s += 2) {
+            int32_t sums[2] = {0, 0};
+            tiny_plane_sums(plane + r * wide + s, wide, even, odd, kh, kw, 2, sums);
+            gx[(r * width + s) * channels] = (float)sums[0] * scale;
+            if (s + 1 < width) gx[(r * width + s + 1) * channels] = (float)sums[1] * scale;
+        }
+#else
+    for (int r = 0; r < height; r++)
+        for (int s = 0; s < width; s++) {
+            const int8_t *p = plane + r * wide + s;
+            int32_t sum = 0;
+            for (int u = 0; u < kh; u++)
+                TINY_UNROLL for (int v = 0; v < kw; v++) sum += p[u * wide + v] * own[u * kw + v];
+            gx[(r * width + s) * channels] = (float)sum * scale;
+        }
+#endif
+}
+
+TINY_KERNEL void tiny_strided_backward_int8(const int8_t *plane, int out_height, int out_width, const int8_t *own, float scale,
+                                            int kh, int kw, int stride, int pad_h, int pad_w, float *gx, int height, int width,
+                                            int channels) {
+    for (int r = 0; r < height; r++)
+        for (int s = 0; s < width; s++) {
+            int32_t sum = 0;
+            for (int u = 0; u < kh; u++) {
+                int i = r + pad_h - u;
+                if (i < 0 || i % stride || i / stride >= out_height) continue;
+                for (int v = 0; v < kw; v++) {
+                    int j = s + pad_w - v;
+                    if (j < 0 || j % stride || j / stride >= out_width) continue;
+                    sum += plane[i / stride * out_width + j / stride] * own[(kh - 1 - u) * kw + kw - 1 - v];
+                }
+            }
+            gx[(r * width + s) * channels] = (float)sum * scale;
+        }
+}
+
+/* `bordered`: as of tiny_depthwise_backward. */
 TINY_KERNEL void tiny_depthwise_backward_int8(const int8_t *q, const float *scale, int out_height, int out_width, int channels,
                                               const int8_t *fixed, const int8_t *trained, const uint16_t *chosen, int updated,
                                               int kh, int kw, int stride, int pad_h, int pad_w, float *gx, int height, int width,
-                                              int8_t *plane) {
-    int8_t own[121]; /* at most 11 x 11 */
+                                              int8_t *plane, int bordered) {
+    int8_t own[TINY_MOST_TAPS * TINY_MOST_TAPS]; /* turned by half a turn */
+    const int top = bordered ? kh - 1 - pad_h : 0, left = bordered ? kw - 1 - pad_w : 0, taps = kh * kw;
+    const int wide = bordered ? width + kw - 1 : out_width;
+    if (bordered) memset(plane, 0, (size_t)((height + kh - 1) * wide));
     for (int c = 0, next = 0; c < channels; c++) {
         int k = next < updated && (chosen ? chosen[next] : next) == c ? next++ : -1;
-        for (int t = 0; t < kh * kw; t++) own[t] = k >= 0 ? trained[t * updated + k] : fixed[t * channels + c];
-        for (int p = 0; p < out_height * out_width; p++) plane[p] = q[p * channels + c];
-        for (int r = 0; r < height; r++)
-            for (int s = 0; s < width; s++) {
-                int32_t sum = 0;
-                for (int u = 0; u < kh; u++) {
-                    int i = r + pad_h - u;
-                    if (i < 0 || i % stride || i / stride >= out_height) continue;
-                    for (int v = 0; v < kw; v++) {
-                        int j = s + pad_w - v;
-                        if (j < 0 || j % stride || j / stride >= out_width) continue;
-                        sum += plane[i / stride * out_width + j / stride] * own[u * kw + v];
-                    }
-                }
-                gx[(r * width + s) * channels + c] = (float)sum * *scale;
-            }
+        for (int t = 0; t < taps; t++) own[taps - 1 - t] = k >= 0 ? trained[t * updated + k] : fixed[t * channels + c];
+        for (int i = 0; i < out_height; i++)
+            for (int j = 0; j < out_width; j++) plane[(i + top) * wide + j + left] = q[(i * out_width + j) * channels + c];
+        if (bordered)
+            tiny_plane_backward_int8(plane, wide, own, *scale, kh, kw, gx + c, height, width, channels);
+        else
+            tiny_strided_backward_int8(plane, out_height, out_width, own, *scale, kh, kw, stride, pad_h, pad_w, gx + c, height,
+                                       width, channels);
     }
 }
 
@@ -454,13 +526,35 @@ TINY_KERNEL int32_t tiny_correlation_int8(const int8_t *q, int out_height, int o
     return sum;
 }
 
+/* As tiny_update_block, of an int8 gradient: four outputs by two inputs. */
+TINY_KERNEL void tiny_update_block_int8(const int8_t *q, float scale, int positions, int outputs, int o, const int8_t *x, int inputs,
+                                        int c, int zero, const float *factors, int8_t *w, tiny_sgd s) {
+    int32_t a0 = 0, a1 = 0, a2 = 0, a3 = 0, b0 = 0, b1 = 0, b2 = 0, b3 = 0;
+    for (int p = 0; p < positions; p++) {
+        const uint32_t four = tiny_four(q + p * outputs + o), even = TINY_SXTB16(four), odd = TINY_ODD(four);
+        const int8_t *row = x + p * inputs + c;
+        const int16_t a = (int16_t)(row[0] - zero), b = (int16_t)(row[1] - zero);
+        a0 += a * (int16_t)even, a1 += a * (int16_t)odd, a2 += a * (int16_t)(even >> 16), a3 += a * (int16_t)(odd >> 16);
+        b0 += b * (int16_t)even, b1 += b * (int16_t)odd, b2 += b * (int16_t)(even >> 16), b3 += b * (int16_t)(odd >> 16);
+    }
+    const int32_t sums[4][2] = {{a0, b0}, {a1, b1}, {a2, b2}, {a3, b3}};
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 2; k++)
+            tiny_update_int8(w, (float)sums[i][k] * scale * factors[o + i], s, (o + i) * inputs + c + k);
+}
+
 TINY_KERNEL void tiny_update_weight_int8(const int8_t *q, const float *scale, int out_height, int out_width, int outputs,
                                          const int8_t *x, int height, int width, int inputs, int zero, int kh, int kw, int stride,
                                          int pad_h, int pad_w, const float *factors, int8_t *w, tiny_sgd s) {
+    const int pointwise = kh == 1 && kw == 1 && stride == 1 && pad_h == 0 && pad_w == 0;
+    const int blocks = pointwise ? inputs / 2 * 2 : 0, rows = outputs / 4 * 4;
+    for (int o = 0; blocks && o < rows; o += 4)
+        for (int c = 0; c < blocks; c += 2)
+            tiny_update_block_int8(q, *scale, height * width, outputs, o, x, inputs, c, zero, factors, w, s);
     for (int o = 0; o < outputs; o++)
         for (int u = 0; u < kh; u++)
             for (int v = 0; v < kw; v++)
-                for (int k = 0; k < inputs; k++) {
+                for (int k = o < rows ? blocks : 0; k < inputs; k++) {
                     int32_t sum = tiny_correlation_int8(q, out_height, out_width, outputs, o, x, height, width, inputs, k, zero,
                                                         u - pad_h, v - pad_w, stride);
                     tiny_update_int8(w, (float)sum * *scale * factors[o], s, ((o * kh + u) * kw + v) * inputs + k);
