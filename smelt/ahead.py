@@ -23,7 +23,7 @@ from smelt.artefact import machine
 from smelt.artefact.artefact import FUNCTION, MODULE, Artefact, function_of, slots_of, state_of
 from smelt.artefact.codec import Encoder
 from smelt.artefact.container import ArtefactError, Blobs, Container
-from smelt.artefact.guards import GuardWriter, VersionGuards, stable, values_of
+from smelt.artefact.guards import GuardWriter, VersionGuards, hash_order, stable, values_of
 from smelt.artefact.left_state import CallState, StateWrites
 from smelt.artefact.programs import Kept, ProgramWriter
 from smelt.artefact.references import Names, anchors_of, mark
@@ -130,7 +130,11 @@ class Ahead(Artefact):
         encode = Encoder(Names(anchors), self.blobs)
         guards = found.entry.guards
         sources = [source.text for source in found.guards.sources]
-        version_guards = VersionGuards(guards.fetches, guards.checks, guards.outputs, found.guards.lines(), sources)
+        checks, lines = [*guards.checks], found.guards.lines()
+        if found.guards.hash_order:
+            checks.append((-1, native.PYTHON, hash_order()))
+            lines.append("the order of a set is the same: it differs in each process, with the hashes of its items")
+        version_guards = VersionGuards(guards.fetches, checks, guards.outputs, lines, sources)
         slot = None
         if self.model is not None:
             slot = 0 if self.function.__code__.co_argcount else self.function.__code__.co_kwonlyargcount

@@ -168,6 +168,11 @@ class GuardWriter:
         return ["asked", fn.__name__, self.encode(indices), self.encode(more)]
 
 
+def hash_order() -> Flag:
+    """The check that strings have the hashes of this process, which determine the order of sets."""
+    return Flag(hash, ("smelt",), hash("smelt"))
+
+
 def tensor_data(encode: Encoder, spec: native.TensorSpec) -> Any:
     """The data of a TENSOR check, from which `tensor_spec` rebuilds the check.
 

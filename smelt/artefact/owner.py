@@ -16,6 +16,7 @@ from smelt.base import torch_c
 from smelt.base.errors import SmeltError
 from smelt.capture import _native as native
 from smelt.capture.core.compiler_marks import written_as_graph
+from smelt.capture.guards.flag import Flag
 from smelt.capture.hook import prepare
 from smelt.capture.residual.code_locations import with_location
 
@@ -87,16 +88,34 @@ class Owner:
 
     def _refuse(self, slots: Slots, globals: dict[str, object]) -> NoReturn:
         changes = [_difference(version, slots, globals, self.function) for version in self.versions]
+        hint = 'add a version for such calls, or apply(model, otherwise="original") runs them in eager'
+        if any(_orders_differ(version, slots, globals, self.function) for version in self.versions):
+            hint = (
+                "outside of the function, store tuple(sorted(...)) of the set and use that in its place: the order of "
+                "a set of strings differs in each process, unless PYTHONHASHSEED has the same number in all of them"
+            )
         raise ArtefactError(
             f"a call of {self.function.__qualname__} fits no version of the artefact",
             why="; ".join(dict.fromkeys(changes))[:2000],
-            hint='add a version for such calls, or apply(model, otherwise="original") runs them in eager',
+            hint=hint,
         )
 
 
 def _is_traced_or_exported() -> bool:
     """Whether the program is being traced or exported: then the original function has to run."""
     return torch_c.get_tracing_state() is not None or written_as_graph()
+
+
+def _orders_differ(version: Version, slots: Slots, globals: dict[str, object], function: FunctionType) -> bool:
+    """Whether the first check that fails is about the order of a set."""
+    failure = version.guards.failure(slots, globals, function)
+    if failure is None or failure[0] == "fetch":
+        return False
+    fetch, kind, operand = version.guards.checks[failure[1]]
+    if kind == native.PYTHON:
+        return isinstance(operand, Flag) and operand.fn is hash
+    items = fetch >= 0 and version.texts.source(fetch).startswith("tuple(") and isinstance(failure[2], tuple)
+    return items and isinstance(operand, tuple) and set(operand) == set(failure[2])
 
 
 def _difference(version: Version, slots: Slots, globals: dict[str, Any], function: FunctionType) -> str:

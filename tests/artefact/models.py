@@ -6,7 +6,7 @@ import collections
 import enum
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -253,3 +253,30 @@ class Stateful(nn.Module):
             return y * len(self.text)
         self.scale *= 2
         return y * self.scale
+
+
+_FACTORS = {"alpha": 2.0, "beta": 0.5, "gamma": -1.5, "delta": 3.0}
+_NAMES = {*_FACTORS}
+_SORTED = tuple(sorted(_NAMES))
+
+SET_ORDERS: dict[str, Callable[[str], Iterable[str]]] = {
+    "a loop over a literal": lambda last: [name for name in {"alpha", "beta", "gamma", "delta"}],
+    "a list of a set with a variable": lambda last: [*{"alpha", "beta", "gamma", last}],
+    "a set of an outer tuple": lambda last: list(set(_SORTED)),
+    "a set from outside": lambda last: _NAMES,
+    "a difference": lambda last: {"alpha", "beta", "gamma", last, "epsilon"} - {"epsilon"},
+    "a dictionary of a set": lambda last: dict.fromkeys({"alpha", "beta", "gamma", last}),
+    "the first": lambda last: [next(iter({"alpha", "beta", "gamma", last}))],
+    "sorted by a key that ties": lambda last: sorted({"gamma", "delta", "alpha", last}, key=len),
+    "free: numbers": lambda last: [_SORTED[i] for i in {3, 1, 2, 0}],
+    "free: sorted": lambda last: sorted({"alpha", "beta", "gamma", last}),
+    "free: sorted outside": lambda last: _SORTED,
+    "free: membership": lambda last: [name for name in _SORTED if name in {"alpha", "beta", last}],
+}
+"""How names are put in order -> the order, given the last name; "free" are those without the order of a set."""
+
+
+def in_set_order(x: Tensor, how: str) -> Tensor:
+    for name in SET_ORDERS[how]("delta"):
+        x = (x * _FACTORS[name] + 1).sin()
+    return x

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import smelt
-from tests.artefact.models import Classifier, Output, many_kinds, scaled
+from tests.artefact.models import SET_ORDERS, Classifier, Output, many_kinds, scaled
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -147,3 +147,37 @@ def test_results_of_many_kinds(tmp_path: Path) -> None:
 def test_the_check_of_imports_refuses() -> None:
     done = run("import smelt\nsmelt.compile")
     assert done.returncode != 0 and "is not to be imported here" in done.stderr
+
+
+ORDERS = """
+import sys, torch, smelt
+from tests.artefact.models import SET_ORDERS, in_set_order
+for how in SET_ORDERS:
+    torch.manual_seed(0)
+    x, file = torch.randn(4), f"{sys.argv[2]}/{how}"
+    if sys.argv[1] == "save":
+        smelt.compile(in_set_order).aot_compile(x, how).save(file)
+        continue
+    want = in_set_order(x, how)
+    try:
+        have = smelt.load(file).apply(in_set_order)(x, how)
+    except smelt.SmeltError as error:
+        assert "tuple(sorted(...))" in str(error), str(error)
+        print("refused", how)
+    else:
+        torch.testing.assert_close(have, want)
+        print("taken", how)
+"""
+
+
+def test_the_order_of_a_set_is_never_that_of_another_process(tmp_path: Path) -> None:
+    """Strings have other hashes in each process, so sets of them iterate in another order."""
+    free = {how for how in SET_ORDERS if how.startswith("free")}
+    for seed, action in (("1", "save"), ("1", "load"), ("2", "load"), ("3", "load")):
+        command = [sys.executable, "-c", ORDERS, action, str(tmp_path)]
+        settings = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
+        done = subprocess.run(command, capture_output=True, text=True, env=settings, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        if action == "load":
+            taken = {line.removeprefix("taken ") for line in done.stdout.splitlines() if line.startswith("taken ")}
+            assert taken == ({*SET_ORDERS} if seed == "1" else free)

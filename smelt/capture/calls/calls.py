@@ -49,6 +49,7 @@ from smelt.capture.prologue.calls import is_numpy
 from smelt.capture.python.attribute_reads import find_in_class, function_source
 from smelt.capture.python.attribute_writes import is_external
 from smelt.capture.python.effects import CONTAINERS, refuse_past_order
+from smelt.capture.python.hash_order import note_call
 from smelt.capture.tensors.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
 from smelt.graph.ir.symint import has_symint, pinned
 from smelt.graph.trace.trace import TraceTensor
@@ -578,6 +579,7 @@ def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: 
     refuse_past_order(fn, args)
     args, kwargs = _arguments_for_c(vm, fn, args, kwargs)
     _refuse_unknown_arguments(vm, fn, args, kwargs)
+    note_call(vm, fn, args, sorts=fn is sorted and "key" not in kwargs)
     if fn in CALLERS:
         args, kwargs = _with_callbacks(vm, fn, args, kwargs)
     out = vm.native(fn, *args, **kwargs)

@@ -270,6 +270,8 @@ class Observed(Protocol):
 class Guards(Protocol):
     """The guards so far (`guards.guards.GuardList`)."""
 
+    hash_order: bool
+
     noted: list[tuple[Source, int, Any]] | None
 
     def fetch(self, source: Source) -> int:

@@ -21,6 +21,7 @@ from smelt.capture.core.sources import Source, sequence_item
 from smelt.capture.core.values import LEAVES, is_equal_to_itself
 from smelt.capture.python.attribute_reads import MISS, find_in_class, python_method, refuses
 from smelt.capture.python.effects import CONTAINERS, hashes
+from smelt.capture.python.hash_order import note_order
 from smelt.capture.python.operators import compare
 from smelt.capture.python.unbacked_slices import known_slices, set_unknown_item, unknown_item
 from smelt.graph.ir.symint import has_symint
@@ -321,6 +322,7 @@ def iterate(vm: Interpreter, value: object) -> object:
         return iterator
     if refuses(vm, value, "__iter__"):
         user_raise(TypeError(f"{vm.type_of(value).__name__!r} object is not iterable"))
+    note_order(vm, value)
     source = vm.sources.get(id(value))
     if source is not None and isinstance(value, CONTAINERS):
         return iter(vm.effects.mirror(value))
