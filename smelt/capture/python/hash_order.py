@@ -6,6 +6,7 @@ one process the order of equal sets made in equal steps stays the same, so only 
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 
 from smelt.base.class_tables import isinstance
@@ -14,8 +15,8 @@ from smelt.capture.core.interface import Args, Interpreter
 _FIXED = (bool, int, float, complex)
 """Classes whose hashes are the same in every process."""
 
-_WITHOUT_ORDER = {set, frozenset, len, bool, hash, id, type, repr, isinstance, any, all}
-"""C functions whose result does not show the order of a set."""
+_WITHOUT_ORDER = frozenset(map(id, (set, frozenset, len, bool, id, type, any, all)))
+"""Ids of C functions whose result does not show the order of a set."""
 
 
 def note_order(vm: Interpreter, value: object) -> None:
@@ -32,8 +33,10 @@ def note_call(vm: Interpreter, fn: Callable[..., object], args: Args, sorts: boo
     Args:
         sorts: whether the call is one of `sorted` without a key, which reads them in any order.
     """
-    if sorts or fn in _WITHOUT_ORDER:
+    if sorts or id(fn) in _WITHOUT_ORDER:
         return
-    method = getattr(fn, "__objclass__", None) in (set, frozenset) and fn.__name__ != "pop"
-    for value in () if method else args:
+    is_method = type(fn) is types.MethodDescriptorType and fn.__objclass__ in (set, frozenset)
+    if is_method and fn.__name__ != "pop":
+        return
+    for value in args:
         note_order(vm, value)
