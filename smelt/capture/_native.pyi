@@ -59,7 +59,7 @@ class Quiet:
     def __new__(cls, fn: Callable[..., Any]) -> Self: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
-def quiet_call(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def uncaptured_call(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """The result of `Quiet(fn)(*args, **kwargs)`."""
 
 def lend(

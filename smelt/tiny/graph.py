@@ -284,7 +284,7 @@ class Attention:
 Operator = Conv | Linear | Head | Add | AveragePool | Clamp | Flatten | AddConstant | Lookup | LayerNorm | Attention
 
 MAX_TAPS = 11
-"""Maximum height and width of a depthwise kernel, whose weights the C code copies; equal to TINY_MOST_TAPS there."""
+"""Maximum height and width of a depthwise kernel, whose weights the C code copies; equal to TINY_MAX_TAPS there."""
 
 MAX_PROBABILITY = 4095
 """The largest integer weight of a row of attention, before the row is divided by its sum."""

@@ -619,7 +619,7 @@ def test_compiled_and_quiet() -> None:
 
     swap(f, g)
     quiet = native.Quiet(f)
-    compiled = native.Compiled(lambda: (f(), quiet(), f(), native.quiet_call(f), native.is_active()))
+    compiled = native.Compiled(lambda: (f(), quiet(), f(), native.uncaptured_call(f), native.is_active()))
     assert compiled() == ("new", "original", "new", "original", True)
     nested = native.Quiet(lambda: (f(), native.Compiled(f)(), native.is_active()))
     assert native.Compiled(lambda: (nested(), f()))() == (("original", "new", False), "new")

@@ -259,7 +259,7 @@ class _CachedCall:
     guards.
     """
 
-    asked_last: ClassVar[bool] = True
+    evaluated_last: ClassVar[bool] = True
     args: Args
     kwargs: tuple[tuple[str, object], ...]
     kinds: tuple[type, ...]
@@ -275,7 +275,7 @@ class _CachedCall:
 class _CachedMethodCall:
     """A call of a cached method, on the object that it is given."""
 
-    asked_last: ClassVar[bool] = True
+    evaluated_last: ClassVar[bool] = True
     fn: Callable[..., object]
     call: _CachedCall
 

@@ -431,7 +431,7 @@ def call_instance(vm: Interpreter, obj: Any, args: Args, kwargs: Kwargs) -> obje
         if shown is not kind:  # the class of the stand-in has another name
             user_raise(TypeError(f"{shown.__name__!r} object is not callable"))
         return user(obj, *args, **kwargs)
-    raise Break(f"a call of a {type(obj).__name__}", "it came from outside and runs C code")
+    raise Break(f"a call of a {type(obj).__name__}", "it was made outside of the function and runs C code")
 
 
 @CALL(*NUMPY_FUNCTIONS)
@@ -537,7 +537,7 @@ def call_on_external(
     if owner is _LOGGING_LOCK:  # logging acquires and releases it around access to its tables
         return user(fn, owner, *args, **kwargs)
     name = f"{type(owner).__name__}.{fn.__name__}"
-    raise Break(f"a call of {name}", "the object came from outside, and the method runs C code on it")
+    raise Break(f"a call of {name}", "the object was made outside of the function, and the method runs C code on it")
 
 
 def _refuse_unknown_c(fn: types.BuiltinFunctionType) -> None:
@@ -601,7 +601,8 @@ def _arguments_for_c(vm: Interpreter, fn: Callable[..., object], args: Args, kwa
         mirror, name = effects.mirror(args[0]), fn.__name__
         if name in _COMPARING_METHODS and effects.plain(mirror) is not mirror:
             raise Break(
-                f"{name}() of a container that holds containers from outside", "it compares them, and changes it"
+                f"{name}() of a container that holds containers made outside of the function",
+                "it compares them, and changes it",
             )
         if name not in _READING_METHODS:
             return (mirror, *(args[1:] if name in _STORING_METHODS else effects.plain_all(args[1:]))), effects.plain(

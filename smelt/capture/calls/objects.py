@@ -143,7 +143,10 @@ def reduce_object(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         return vm.call(own, (obj,), {})
     special_state = any(_python_method(vm, cls, name) for name in ("__getnewargs__", "__getnewargs_ex__"))
     if args[1:] < (2,) or special_state or not _is_plain(cls):
-        raise Break(f"a {cls.__name__} is taken apart to be copied", "the object came from outside, and C code does it")
+        raise Break(
+            f"a {cls.__name__} is taken apart to be copied",
+            "the object was made outside of the function, and C code does it",
+        )
     if isinstance(find_in_class(vm, cls, "__getattribute__"), types.FunctionType):
         for name in ("__reduce__", "__getstate__"):  # the result is unused: the class has no method of this name
             vm.load_attr(obj, name)
@@ -156,7 +159,10 @@ def object_state(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     if len(args) != 1 or id(args[0]) not in vm.sources or isinstance(args[0], CONTAINERS):
         return calls.call_native(vm, object.__getstate__, args, kwargs)
     if not _is_plain(type(args[0])):
-        raise Break(f"the state of a {type(args[0]).__name__}", "the object came from outside, and C code reads it")
+        raise Break(
+            f"the state of a {type(args[0]).__name__}",
+            "the object was made outside of the function, and C code reads it",
+        )
     return _attributes(vm, args[0])
 
 

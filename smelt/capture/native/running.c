@@ -112,7 +112,7 @@ int stack_is_short(PyThreadState *state) {
     return (char *)__builtin_frame_address(0) < thread.middle;
 }
 
-/* -- call, quiet_call -------------------------------------------------------------------------- */
+/* -- call, uncaptured_call -------------------------------------------------------------------------- */
 static PyObject *call(PyObject *module, PyObject *args, PyObject *keywords) {
     static char *names[] = {"fn", "args", "kwargs", "owner", NULL};
     PyObject *fn, *positional = NULL, *named = Py_None, *owner = NULL;
@@ -141,8 +141,8 @@ static PyObject *call(PyObject *module, PyObject *args, PyObject *keywords) {
     return result;
 }
 
-static PyObject *quiet_call(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names) {
-    if (count < 1) return PyErr_Format(PyExc_TypeError, "quiet_call() needs a function");
+static PyObject *uncaptured_call(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    if (count < 1) return PyErr_Format(PyExc_TypeError, "uncaptured_call() needs a function");
     int was = set_active(0);
     PyObject *result = PyObject_Vectorcall(args[0], args + 1, (size_t)(count - 1), names);
     set_active(was);
@@ -179,8 +179,8 @@ static PyObject *set_eager(PyObject *module, PyObject *on) {
 PyMethodDef running_methods[] = {
     {"call", METHOD(call), METH_VARARGS | METH_KEYWORDS,
      "call(fn, args=(), kwargs=None, owner=None): run fn with the hook active"},
-    {"quiet_call", METHOD(quiet_call), METH_FASTCALL | METH_KEYWORDS,
-     "quiet_call(fn, *args, **kwargs): run fn with the hook inactive for this thread"},
+    {"uncaptured_call", METHOD(uncaptured_call), METH_FASTCALL | METH_KEYWORDS,
+     "uncaptured_call(fn, *args, **kwargs): run fn with the hook inactive for this thread"},
     {"lend", METHOD(lend), METH_FASTCALL,
      "lend(callback or None, fn, args, kwargs): fn(*args, **kwargs); callback gives the results of Python functions that C code calls in it"},
     {"is_active", is_active, METH_NOARGS, "whether the hook acts on frames that this thread starts now"},

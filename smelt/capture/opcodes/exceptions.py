@@ -63,7 +63,7 @@ def raise_varargs(vm: Interpreter, f: Frame, arg: int) -> None:
         raise UserError(error if error is not None else RuntimeError("No active exception to reraise"))
     error = _made(vm, items[0], "exceptions must derive from BaseException")
     if id(error) in vm.sources and (arg == 2 or (handled := vm.context()) is not None and handled is not error):
-        raise Break("an exception from outside is raised", "it gets another cause or context")
+        raise Break("an exception made outside of the function is raised", "it gets another cause or context")
     if arg == 2:
         cause = items[1]
         error.__cause__ = None if cause is None else _made(vm, cause, "exception causes must derive from BaseException")

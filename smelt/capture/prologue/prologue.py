@@ -239,7 +239,7 @@ class Prologue:
         call = getattr(given[0], method) if method is not None else fn
         self.vm.work += 1  # counted before: a break inside leaves the effects of what ran until then
         try:
-            return native.quiet_call(call, *(given[1:] if method is not None else given), **named)
+            return native.uncaptured_call(call, *(given[1:] if method is not None else given), **named)
         except Exception as error:
             if draws:
                 name = method or getattr(fn, "__name__", "")
@@ -254,7 +254,7 @@ class Prologue:
         before, fn = State.of(GLOBAL_GENERATORS), Whole(fn)
         self.vm.work += 1
         try:
-            out = native.quiet_call(fn, *given, **named)
+            out = native.uncaptured_call(fn, *given, **named)
         except Exception:
             before.restore()
             raise

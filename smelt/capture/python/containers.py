@@ -179,7 +179,9 @@ def external_item(vm: Interpreter, obj: object, source: Source, key: object) -> 
         return vm.external(value, sequence_item(source, key, type(obj)))
     if isinstance(obj, CONTAINERS):
         return vm.effects.original(vm.native(operator.getitem, vm.effects.mirror(obj), vm.effects.plain(key)))
-    raise Break(f"an item of a {type(obj).__name__}", "the object came from outside, and C code reads it")
+    raise Break(
+        f"an item of a {type(obj).__name__}", "the object was made outside of the function, and C code reads it"
+    )
 
 
 def dict_item(vm: Interpreter, container: dict[object, object], key: object) -> object:
@@ -272,7 +274,7 @@ def writable(vm: Interpreter, obj: object) -> Any:
     if vm.sources.get(id(obj)) is None:
         return obj
     if not isinstance(obj, CONTAINERS):
-        raise Break(f"an item of a {type(obj).__name__} is written", "the object came from outside")
+        raise Break(f"an item of a {type(obj).__name__} is written", "the object was made outside of the function")
     return vm.effects.mirror(obj)
 
 
@@ -331,7 +333,9 @@ def iterate(vm: Interpreter, value: object) -> object:
     if python_method(vm, value, "__getitem__") is not None:
         return SequenceIterator(vm, value)
     if source is not None:
-        raise Break(f"a {type(value).__name__} is iterated", "it came from outside, and C code iterates it")
+        raise Break(
+            f"a {type(value).__name__} is iterated", "it was made outside of the function, and C code iterates it"
+        )
     return user(iter, value)
 
 

@@ -458,7 +458,9 @@ class Effects:
         assert isinstance(value, (set, frozenset))
         members = set_items(value)
         if any(type(item) not in LEAVES and not isinstance(item, type) for item in members):
-            raise Break(f"a {kind.__name__} of objects that came from outside", "its items have no place to guard")
+            raise Break(
+                f"a {kind.__name__} of objects made outside of the function", "its items have no source to guard"
+            )
         self.vm.guards.check(sources.called(source, set_items, "tuple"), native.EQ, members)
         made = in_order(kind if kind in (set, frozenset) else partial(_fill_set, kind), members, value)
         if made is None:
@@ -541,7 +543,10 @@ class Effects:
             if id(value) in self.vm.sources and type(value) not in _SEEN:
                 if not isinstance(value, (*CONTAINERS, *_KNOWN_OBJECTS)) and not is_shown(value):
                     name = getattr(fn, "__name__", repr(fn))
-                    raise Break(f"{name}() of a {type(value).__name__}", "C code looks into an object from outside")
+                    raise Break(
+                        f"{name}() of a {type(value).__name__}",
+                        "C code looks into an object made outside of the function",
+                    )
 
     def refuse_unguarded(self, value: object) -> None:
         """Check that C code does not read an external object whose content no guard can read.
@@ -551,7 +556,8 @@ class Effects:
         """
         if isinstance(value, UNGUARDED) and id(value) in self.vm.sources:
             raise Break(
-                f"C code reads a {type(value).__name__}", "it came from outside, and what it holds has no guards"
+                f"C code reads a {type(value).__name__}",
+                "it was made outside of the function, and what it holds has no guards",
             )
 
     def refuse_foreign(self, *values: object) -> None:
@@ -564,7 +570,8 @@ class Effects:
             refuse_windows((value,))
             if id(value) in self.vm.sources and is_foreign(type(value)) and not is_shown(value):
                 raise Break(
-                    f"C code reads a {type(value).__name__}", "it came from outside, and its state has no guards"
+                    f"C code reads a {type(value).__name__}",
+                    "it was made outside of the function, and its state has no guards",
                 )
 
     def refuse_iterators(self, values: Iterable[object]) -> None:
@@ -575,7 +582,7 @@ class Effects:
         """
         for value in values:
             if id(value) in self.vm.sources and hasattr(type(value), "__next__"):
-                raise Break("an iterator from outside", "its position cannot be guarded", silent=True)
+                raise Break("an iterator made outside of the function", "its position cannot be guarded", silent=True)
 
     def plain(self, value: object) -> Any:
         """The value with mirrors in place of external containers, at every depth of builtin containers.

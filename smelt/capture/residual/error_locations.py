@@ -41,14 +41,16 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]
     # other errors come from hooks, or from a lack of memory
     if lost or not _is_expected(error) or not repeatable(gm) or _any_freed(inputs):
         raise error
-    found = native.quiet_call(preserving, _first_failing, gm, inputs)
+    found = native.uncaptured_call(preserving, _first_failing, gm, inputs)
     if found is None:
         raise error
     node, same = found
     chain = list(_locations(node))
     if not chain:
         raise error
-    trace = native.quiet_call(_traceback, same, chain)  # its frames have the user's lines, but must not be captured
+    trace = native.uncaptured_call(
+        _traceback, same, chain
+    )  # its frames have the user's lines, but must not be captured
     raise same.with_traceback(trace)
 
 
@@ -66,7 +68,7 @@ def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[object
         return
     if not _is_expected(error) or _any_freed(inputs):
         raise error
-    if native.quiet_call(preserving, _first_failing, gm, inputs) is None:
+    if native.uncaptured_call(preserving, _first_failing, gm, inputs) is None:
         raise error
 
 

@@ -699,7 +699,7 @@ class Writer:
     def _eager_rerun(self) -> str:
         """The expression that runs the whole frame in eager, from its beginning."""
         begin, code = self.begin, self.frame.code
-        quiet, function = self.value.constant(native.quiet_call, "quiet"), self.fetched(frame_function())
+        quiet, function = self.value.constant(native.uncaptured_call, "quiet"), self.fetched(frame_function())
         if begin is not None:
             width = len(self.slots) - begin.depth
             slots, stack = ", ".join(self.slots[:width]), ", ".join(self.slots[width:])

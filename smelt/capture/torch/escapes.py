@@ -29,7 +29,7 @@ def disable(fn: Any = None, recursive: bool = True, reason: str | None = None) -
 
     @functools.wraps(fn)
     def disabled(*args: object, **kwargs: object) -> object:
-        return native.quiet_call(fn, *args, **kwargs) if recursive else fn(*args, **kwargs)
+        return native.uncaptured_call(fn, *args, **kwargs) if recursive else fn(*args, **kwargs)
 
     if not recursive and isinstance(fn, FunctionType):
         native.skip(fn.__code__)

@@ -166,7 +166,7 @@ def checkpoint_as_it_is(
     checkpoint: Callable[..., object], function: Callable[..., object], *args: object, **kwargs: object
 ) -> object:
     """Call `checkpoint(function, *args)` in eager; the function is not captured."""
-    return checkpoint(functools.partial(native.quiet_call, function), *args, **kwargs)
+    return checkpoint(functools.partial(native.uncaptured_call, function), *args, **kwargs)
 
 
 def eager_form(callee: object, cause: Break | None) -> Callable[..., object] | None:

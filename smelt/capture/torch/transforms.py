@@ -63,7 +63,10 @@ def _flat(vm: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[object], Tr
 
     def foreign(value: object) -> bool:
         if id(value) in vm.sources and type(value) in SUPPORTED_NODES and not isinstance(value, CONTAINERS):
-            raise Break(f"a {type(value).__name__} given to a transform", "it came from outside and is taken apart")
+            raise Break(
+                f"a {type(value).__name__} given to a transform",
+                "it was made outside of the function and is taken apart",
+            )
         return False
 
     plain = vm.effects.plain

@@ -56,7 +56,7 @@ if torch.distributed.is_available():
 
     def _write(target: Any, value: Any, recorder: Recorder | None) -> None:
         if type(target) is not TraceTensor:
-            raise Unsupported("a collective that writes to a tensor from outside")
+            raise Unsupported("a collective that writes to a tensor made outside of the function")
         propagate(aten.copy_.default, (target, value), {}, recorder)
 
     def _write_flat(target: Any, value: Any, recorder: Recorder | None) -> None:

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MOST_FILES = 16 };
-static FILE *files[MOST_FILES];
+enum { MAX_FILES = 16 };
+static FILE *files[MAX_FILES];
 
 void board_write(const char *text)
 {
@@ -13,7 +13,7 @@ void board_write(const char *text)
 
 int board_open(const char *name, enum board_mode mode)
 {
-    for (int handle = 0; handle < MOST_FILES; handle++)
+    for (int handle = 0; handle < MAX_FILES; handle++)
         if (!files[handle]) {
             files[handle] = fopen(name, mode == BOARD_READ ? "rb" : "wb");
             return files[handle] ? handle : -1;

@@ -268,7 +268,7 @@ TINY_KERNEL void tiny_conv(const int8_t *x, int height, int width, int inputs, i
         }
 }
 
-enum { TINY_MOST_TAPS = 11 }; /* maximum extent of a depthwise kernel, in each direction */
+enum { TINY_MAX_TAPS = 11 }; /* maximum extent of a depthwise kernel, in each direction */
 
 #if defined(TINY_DUAL_MAC) && TINY_DUAL_MAC
 /* Packs each four taps of a row in pairs: taps 0 and 2 to `even`, taps 1 and 3 to `odd`; taps after the row's end are
@@ -322,13 +322,13 @@ TINY_KERNEL void tiny_plane_row(const int8_t *p, int width, const uint32_t *even
  * weights are `apart` bytes apart. */
 TINY_KERNEL void tiny_plane(const int8_t *plane, int width, int zero, const int8_t *w, int apart, int32_t bias, int channel,
                             int channels, int kh, int kw, int stride, int8_t *y, int out_height, int out_width, tiny_result r) {
-    int8_t own[TINY_MOST_TAPS * TINY_MOST_TAPS];
+    int8_t own[TINY_MAX_TAPS * TINY_MAX_TAPS];
     for (int t = 0; t < kh * kw; t++) {
         own[t] = w[t * apart];
         bias -= zero * own[t];
     }
 #if defined(TINY_DUAL_MAC) && TINY_DUAL_MAC
-    uint32_t even[TINY_MOST_TAPS * 3], odd[TINY_MOST_TAPS * 3];
+    uint32_t even[TINY_MAX_TAPS * 3], odd[TINY_MAX_TAPS * 3];
     tiny_pairs(own, kh, kw, (kw + 3) / 4, even, odd);
     for (int i = 0; i < out_height; i++)
         tiny_plane_row(plane + i * stride * width, width, even, odd, bias, channel, channels, kh, kw, stride, y, i * out_width,

@@ -313,7 +313,7 @@ TINY_KERNEL void tiny_strided_backward(const float *plane, int out_height, int o
 TINY_KERNEL void tiny_depthwise_backward(const float *g, int out_height, int out_width, int channels, const int8_t *fixed,
                                          const int8_t *trained, const uint16_t *chosen, int updated, int kh, int kw, int stride,
                                          int pad_h, int pad_w, float *gx, int height, int width, float *plane, int bordered) {
-    float own[TINY_MOST_TAPS * TINY_MOST_TAPS];
+    float own[TINY_MAX_TAPS * TINY_MAX_TAPS];
     const int top = bordered ? kh - 1 - pad_h : 0, left = bordered ? kw - 1 - pad_w : 0;
     const int wide = bordered ? width + kw - 1 : out_width;
     if (bordered) memset(plane, 0, sizeof(float) * (size_t)((height + kh - 1) * wide));

@@ -23,7 +23,7 @@ PyObject *set_equality(PyObject *module, PyObject *function) {
 
 /* Whether equality is not enough to compare a value with this constant: ranges of the same numbers, 0.0 and -0.0 of
    numpy, and its dates are equal but distinguishable; a NaN of numpy is the same but not equal to itself. */
-static inline int is_told_by_more(PyObject *constant) {
+static inline int is_compared_by_more_than_value(PyObject *constant) {
     if (PyBytes_Check(constant) || PyTuple_Check(constant)) return 0;
     return alike && (PyRange_Check(constant) || Py_TYPE(constant)->tp_as_buffer);
 }
@@ -32,7 +32,7 @@ static inline int is_told_by_more(PyObject *constant) {
  * other objects (torch.device, numbers of numpy, torch.Size). */
 int is_plain_constant(PyObject *object) {
     if (is_immutable(object)) return 1;
-    if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE || is_told_by_more(object)) return 0;
+    if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE || is_compared_by_more_than_value(object)) return 0;
     if (!PyTuple_Check(object)) return !PyObject_IS_GC(object);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++)
         if (!is_plain_constant(PyTuple_GET_ITEM(object, i))) return 0;
@@ -67,7 +67,7 @@ int equal_constants(PyObject *value, PyObject *constant) {
         return equal_floats(a.real, b.real) && equal_floats(a.imag, b.imag);
     }
     if (PyTuple_CheckExact(constant)) return equal_tuples(value, constant);
-    if (is_told_by_more(constant)) return ask_alike(value, constant);
+    if (is_compared_by_more_than_value(constant)) return ask_alike(value, constant);
     return PyObject_RichCompareBool(value, constant, Py_EQ);
 }
 

@@ -246,34 +246,34 @@ static int is_owned(const Builder *b, int32_t index) {
     return 0;
 }
 
-/* Whether a fetch, or one that it depends on, calls a function marked `asked_last`: the program counts its calls. */
-static int is_asked_last(const Builder *b, int32_t index) {
+/* Whether a fetch, or one that it depends on, calls a function marked `evaluated_last`: the program counts its calls. */
+static int is_evaluated_last(const Builder *b, int32_t index) {
     for (; index >= 0; index = b->drafts[index].step.parent) {
         const FetchStep *step = &b->drafts[index].step;
-        if (step->kind == F_CALL && PyObject_HasAttrString(step->key, "asked_last")) return 1;
+        if (step->kind == F_CALL && PyObject_HasAttrString(step->key, "evaluated_last")) return 1;
     }
     return 0;
 }
 
 /* Emits the needed nodes. Nodes that own their values come first, so that the values of the others cannot be freed.
- * Functions marked `asked_last` must be called only if all other guards hold: they come last, and then all nodes own
+ * Functions marked `evaluated_last` must be called only if all other guards hold: they come last, and then all nodes own
  * their values. */
 static void emit_needed(Builder *b) {
-    int asks_last = 0;
-    for (int last = 0; last <= asks_last; last++) {
+    int evaluates_last = 0;
+    for (int last = 0; last <= evaluates_last; last++) {
         for (int owned = 1; owned >= 0; owned--) {
             for (int32_t i = 0; i < b->count; i++) {
                 const Draft *draft = &b->drafts[i];
                 int covered = draft->item != NONE && !draft->wanted && !draft->checks && draft->memo == NONE;
                 if (covered && draft->first_child == NONE) continue;
                 if (owned && !is_owned(b, i)) continue;
-                if (!last && is_asked_last(b, i)) asks_last = 1;
+                if (!last && is_evaluated_last(b, i)) evaluates_last = 1;
                 else emit(b, i);
             }
             if (owned && !last) b->owned_count = b->node_count;
         }
     }
-    if (asks_last) b->owned_count = b->node_count;
+    if (evaluates_last) b->owned_count = b->node_count;
 }
 
 /* -- the program ------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 #include "cuda_plan.h"
 #include <string.h>
 
-enum { MOST_PARAMETERS = 1024 };
+enum { MAX_PARAMETERS = 1024 };
 
 int smelt_read_argument(PyObject *object, smelt_argument *to, Py_ssize_t *slots) {
     if (PyTuple_Check(object)) {
@@ -33,7 +33,7 @@ static int read_launch(PyObject *object, smelt_plan *to, smelt_launch *launch, P
                           &launch->grid[2], &launch->threads, &launch->shared, &PyTuple_Type, &given, &appended))
         return 0;
     const Py_ssize_t count = PyTuple_GET_SIZE(given);
-    if (appended < 0 || count + appended > MOST_PARAMETERS) {
+    if (appended < 0 || count + appended > MAX_PARAMETERS) {
         PyErr_Format(PyExc_ValueError, "kernel '%s' has %zd parameters", name, count + appended);
         return 0;
     }

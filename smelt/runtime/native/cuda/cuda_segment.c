@@ -5,7 +5,7 @@
  *
  * The kernels of the plan require that `pointers`, given as (slot, bytes), are multiples of 16. Each call checks all
  * of them. If some are not aligned, it launches the plan that `variant(positions, table)` returns for their positions
- * in `pointers`; `variant` is called once for each such set. After MOST_VARIANTS sets, a plan is requested for the
+ * in `pointers`; `variant` is called once for each such set. After MAX_VARIANTS sets, a plan is requested for the
  * union of all sets, which serves any subset. `variant` returns (plan, launched), where a plan may also be a function
  * of the table that replaces the kernels; or None: then nothing is launched and the call returns False.
  *
@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { MOST_VARIANTS = 16, ALIGNMENT = 16 };
+enum { MAX_VARIANTS = 16, ALIGNMENT = 16 };
 
 typedef struct Variant { /* `moved`: a bit for each unaligned pointer; `any`: the plan serves subsets as well */
     struct Variant *next;
@@ -204,7 +204,7 @@ static Variant *make_variant(Segment *s, PyObject *table, const uint64_t *moved,
     Variant *made = PyMem_Calloc(1, sizeof(Variant) + words * sizeof *moved);
     if (!made) return (Variant *)PyErr_NoMemory();
     memcpy(made->moved, moved, words * sizeof *moved);
-    made->any = s->variant_count >= MOST_VARIANTS;
+    made->any = s->variant_count >= MAX_VARIANTS;
     for (const Variant *v = s->variants; made->any && v; v = v->next)
         for (size_t i = 0; i < words; i++) made->moved[i] |= v->moved[i];
     PyObject *positions = positions_of(s, made->moved), *variant = Py_NewRef(s->variant);

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_TAPS 7 /* elements of a window row at a time: twice as many registers contain their sums */
+#define MAX_TAPS 7 /* elements of a window row at a time: twice as many registers contain their sums */
 #define SERIAL 20000 /* number of multiplications that take less time than waking a thread */
-#define LEAST_ROWS 8 /* minimum number of gradient rows in a share */
+#define MIN_ROWS 8 /* minimum number of gradient rows in a share */
 #define CHAIN 256    /* approximate number of products in a chain; the sums of chains are then added, for accuracy */
 
 /* The sizes and strides for the products of one gradient row with one row of x. */
@@ -26,7 +26,7 @@ typedef struct {
 typedef void (*row_kernel)(row_of r, const float *grad, const float *x, float *sums);
 typedef struct {
     int width; /* floats per vector */
-    row_kernel row[MOST_TAPS][2];
+    row_kernel row[MAX_TAPS][2];
 } row_kernels;
 
 #if defined(__x86_64__)
@@ -87,7 +87,7 @@ static row_of row_for(const smelt_depthwise *d, int64_t s, int64_t count) {
 /* Adds to `sums` the sums of the rows [from, to) of all images, for `vectors` vectors of channels from `channel` on. */
 static void add_rows(const job *j, int64_t channel, int vectors, int64_t from, int64_t to, float *sums) {
     const smelt_depthwise *d = &j->d;
-    const int64_t groups = up(d->wide, MOST_TAPS);
+    const int64_t groups = up(d->wide, MAX_TAPS);
     for (int64_t group = 0; group < groups; group++) {
         const int64_t s = d->wide * group / groups, taps = d->wide * (group + 1) / groups - s;
         const row_of row = row_for(d, s, taps);
@@ -173,7 +173,7 @@ void smelt_depthwise_weight(const smelt_depthwise *d, const float *grad, const f
     j.blocks = up(d->channels, j.block);
     const int threads = rows * d->columns * d->channels * window <= SERIAL ? 1 : smelt_threads_max();
     if (threads > 1 && j.blocks < 2 * threads) {
-        j.shares = clamp(up(2 * threads, j.blocks), most(rows / LEAST_ROWS, 1));
+        j.shares = clamp(up(2 * threads, j.blocks), most(rows / MIN_ROWS, 1));
         j.partial_sums = j.shares > 1 ? malloc((size_t)(j.shares * d->channels * window) * sizeof(float)) : NULL;
         if (!j.partial_sums) j.shares = 1; /* without memory for partial sums: slower, but correct */
     }

@@ -1,7 +1,7 @@
 /* Multiplies one row of the gradient by one row of x; written once for all instruction sets. The includer defines
  * TARGET, FMA, WIDTH and ISA as for gemm_tile.h.
  *
- * The sums of up to MOST_TAPS neighbouring elements of the window stay in registers along the row, for one or two
+ * The sums of up to MAX_TAPS neighbouring elements of the window stay in registers along the row, for one or two
  * vectors of channels; between rows they are in memory. */
 typedef float JOIN(vector, ISA) __attribute__((vector_size(WIDTH * 4)));
 typedef float JOIN(in_memory, ISA) __attribute__((vector_size(WIDTH * 4), aligned(4), may_alias)); /* unaligned */
@@ -11,7 +11,7 @@ typedef float JOIN(in_memory, ISA) __attribute__((vector_size(WIDTH * 4), aligne
 
 static inline __attribute__((always_inline)) TARGET void JOIN(row_body, ISA)(const int taps, const int vectors, row_of r,
                                                                            const float *grad, const float *x, float *sums) {
-    VECTOR sum0[MOST_TAPS], sum1[MOST_TAPS];
+    VECTOR sum0[MAX_TAPS], sum1[MAX_TAPS];
 #pragma GCC unroll 8
     for (int s = 0; s < taps; s++) {
         sum0[s] = READ(sums + s * vectors * WIDTH);
