@@ -448,7 +448,7 @@ TINY_KERNEL void tiny_conv_backward_int8(const int8_t *q, const float *scale, in
 TINY_KERNEL void tiny_plane_backward_int8(const int8_t *plane, int wide, const int8_t *own, float scale, int kh, int kw, float *gx,
                                           int height, int width, int channels) {
 #if defined(TINY_DUAL_MAC) && TINY_DUAL_MAC
-    uint32_t even[TINY_MOST_TAPS * 3], odd[TINY_MOST_TAPS * 3];
+    uint32_t even[TINY_MAX_TAPS * 3], odd[TINY_MAX_TAPS * 3];
     tiny_pairs(own, kh, kw, (kw + 3) / 4, even, odd);
     for (int r = 0; r < height; r++)
         for (int s = 0; s < width; s += 2) {
@@ -493,7 +493,7 @@ TINY_KERNEL void tiny_depthwise_backward_int8(const int8_t *q, const float *scal
                                               const int8_t *fixed, const int8_t *trained, const uint16_t *chosen, int updated,
                                               int kh, int kw, int stride, int pad_h, int pad_w, float *gx, int height, int width,
                                               int8_t *plane, int bordered) {
-    int8_t own[TINY_MOST_TAPS * TINY_MOST_TAPS]; /* turned by half a turn */
+    int8_t own[TINY_MAX_TAPS * TINY_MAX_TAPS]; /* turned by half a turn */
     const int top = bordered ? kh - 1 - pad_h : 0, left = bordered ? kw - 1 - pad_w : 0, taps = kh * kw;
     const int wide = bordered ? width + kw - 1 : out_width;
     if (bordered) memset(plane, 0, (size_t)((height + kh - 1) * wide));
