@@ -21,10 +21,15 @@ _WITHOUT_ORDER = frozenset(map(id, (set, frozenset, len, bool, id, type, any, al
 
 def note_order(vm: Interpreter, value: object) -> None:
     """Note that the items of a value are read in order, if it is a set whose order differs between processes."""
-    if isinstance(value, (set, frozenset)) and len(value) > 1:
-        items = set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value)
-        if any(type(item) not in _FIXED for item in items):
-            vm.guards.hash_order = True
+    # the methods of the base: a subclass of the program may count calls of its own
+    if isinstance(value, set):
+        count, items = set.__len__(value), set.__iter__(value)
+    elif isinstance(value, frozenset):
+        count, items = frozenset.__len__(value), frozenset.__iter__(value)
+    else:
+        return
+    if count > 1 and any(type(item) not in _FIXED for item in items):
+        vm.guards.hash_order = True
 
 
 def note_call(vm: Interpreter, fn: Callable[..., object], args: Args, sorts: bool) -> None:
