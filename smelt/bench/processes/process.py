@@ -31,8 +31,8 @@ sys.modules["smelt"] = package
 from smelt.bench.processes.server import serve
 serve(sys.argv[2:])
 """
-"""Program that starts a server with an empty `smelt` package, so that only the processes that measure the compiler
-import it.
+"""Program that starts a server with an empty `smelt` package: only the processes that measure the compiler load all of
+it.
 """
 
 SERVER_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
