@@ -7,7 +7,7 @@ from argparse import Namespace
 
 import torch
 from accelerate import Accelerator
-from digits import BATCH, Reader, data, run, tell
+from digits import BATCH, Reader, data, print_losses, run
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
@@ -27,7 +27,7 @@ def train(options: Namespace, device: torch.device) -> None:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach())
-    tell(losses)
+    print_losses(losses)
     if options.checkpoint:
         accelerator.save_model(model, options.checkpoint)
 

@@ -6,7 +6,7 @@ Gradients are reduced while the compiled backward goes on, which hands them out 
 from argparse import Namespace
 
 import torch
-from digits import Reader, batches, run, save, tell
+from digits import Reader, batches, print_losses, run, save
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,7 +25,7 @@ def train(options: Namespace, device: torch.device) -> None:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach())
-    tell(losses)
+    print_losses(losses)
     save(model, options.checkpoint)
 
 

@@ -8,7 +8,7 @@ from argparse import Namespace
 
 import deepspeed
 import torch
-from digits import BATCH, Reader, batches, run, tell
+from digits import BATCH, Reader, batches, print_losses, run
 from torch.nn.functional import cross_entropy
 
 import smelt
@@ -34,7 +34,7 @@ def train(options: Namespace, device: torch.device) -> None:
         engine.backward(loss)
         engine.step()
         losses.append(loss.detach())
-    tell(losses)
+    print_losses(losses)
     if options.checkpoint:
         engine.save_16bit_model(options.checkpoint, "pytorch_model.bin")  # in the type of the parameters
 

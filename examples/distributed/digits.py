@@ -74,8 +74,8 @@ def arguments(**more: str) -> argparse.Namespace:
     parser.add_argument("--eager", action="store_true", help="leave compiling out")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--checkpoint", metavar="FOLDER", help="where to write one at the end (default: nowhere)")
-    for name, told in more.items():
-        parser.add_argument(f"--{name}", help=told)
+    for name, help_text in more.items():
+        parser.add_argument(f"--{name}", help=help_text)
     if "LOCAL_RANK" not in os.environ:
         sys.exit(f"torchrun starts this program: torchrun --nproc-per-node 2 {sys.argv[0]}")
     torch.manual_seed(0)  # the same parameters in each process
@@ -96,7 +96,7 @@ def run(train: Callable[[argparse.Namespace, torch.device], None], begin: bool =
     dist.destroy_process_group()
 
 
-def tell(losses: list[torch.Tensor]) -> None:
+def print_losses(losses: list[torch.Tensor]) -> None:
     """Process 0 prints the losses of the steps, each the mean of all processes."""
     mean = torch.stack(losses)
     dist.all_reduce(mean)

@@ -7,7 +7,7 @@ block's parameters before it runs, and frees them after it.
 from argparse import Namespace
 
 import torch
-from digits import Reader, batches, run, save, tell
+from digits import Reader, batches, print_losses, run, save
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
@@ -29,7 +29,7 @@ def train(options: Namespace, device: torch.device) -> None:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach())
-    tell(losses)
+    print_losses(losses)
     save(model, options.checkpoint)
 
 

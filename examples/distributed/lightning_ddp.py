@@ -5,7 +5,7 @@ from argparse import Namespace
 
 import lightning
 import torch
-from digits import BATCH, Reader, data, run, tell
+from digits import BATCH, Reader, data, print_losses, run
 from lightning.pytorch.strategies import DDPStrategy
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
@@ -38,7 +38,7 @@ def train(options: Namespace, device: torch.device) -> None:
     )  # fmt: skip
     loader = DataLoader(data(), batch_size=BATCH, drop_last=True)
     trainer.fit(model if options.eager else smelt.compile(model), loader)
-    tell(model.losses)
+    print_losses(model.losses)
     if options.checkpoint:
         trainer.save_checkpoint(os.path.join(options.checkpoint, "learner.ckpt"))
 

@@ -12,7 +12,7 @@ from argparse import Namespace
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from digits import Reader, batches, run, tell
+from digits import Reader, batches, print_losses, run
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -72,7 +72,7 @@ def train(options: Namespace, device: torch.device) -> None:
         if options.checkpoint and step in (options.steps // 2, options.steps):
             name = "half" if step < options.steps else "end"
             dcp.save(training.state_dict(), checkpoint_id=os.path.join(options.checkpoint, name))
-    tell(losses)
+    print_losses(losses)
 
 
 if __name__ == "__main__":

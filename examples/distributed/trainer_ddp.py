@@ -7,7 +7,7 @@ import tempfile
 from argparse import Namespace
 
 import torch
-from digits import BATCH, Reader, data, run, tell
+from digits import BATCH, Reader, data, print_losses, run
 from torch.nn.functional import cross_entropy
 from transformers import Trainer, TrainingArguments
 
@@ -44,7 +44,7 @@ def train(options: Namespace, device: torch.device) -> None:
         trainer = Losses(Learner(), settings, train_dataset=rows)
         trainer.kept = []
         trainer.train()
-    tell(trainer.kept)
+    print_losses(trainer.kept)
     if options.checkpoint:
         trainer.save_model(options.checkpoint)
 

@@ -251,7 +251,7 @@ def _require_replaceable(path: Path) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", str(path))
+        raise OSError(errno.EINVAL, NOT_A_FILE, str(path))
 
 
 def replace_atomically(path: Path, chunks: tuple[bytes, ...], mode: int) -> None:
@@ -264,6 +264,9 @@ def replace_atomically(path: Path, chunks: tuple[bytes, ...], mode: int) -> None
         for chunk in chunks:
             file.write(chunk)
 
+
+NOT_A_FILE = "it is a pipe, a socket or a device, not a file"
+"""Text of the error about a path from which a file cannot be read, or that a file must not replace."""
 
 NEW_FILE_PREFIX = ".new-"
 """Prefix of the names of partly written files; killed processes leave such files."""

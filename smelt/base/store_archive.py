@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from smelt.base import eviction
 from smelt.base.errors import SmeltError
-from smelt.base.private_folder import replacing
+from smelt.base.private_folder import NOT_A_FILE, replacing
 from smelt.base.store import MAX_ENTRY_BYTES, Store, checked_entry, sealed_entry, store
 
 SUFFIXES = {
@@ -69,7 +69,7 @@ def load_cache(file: str | os.PathLike[str]) -> int:
     kept, new = 0, 0
     with open(file, "rb", opener=_without_waiting) as given:
         if not stat.S_ISREG(os.fstat(given.fileno()).st_mode):
-            raise _not_ours(given, "it is a pipe, a socket or a device, not a file")
+            raise _not_ours(given, NOT_A_FILE)
         for _ in _checked(given):
             pass
         for (kind, key, suffix), body in _checked(given):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import json
 import os
 import runpy
 import subprocess
@@ -20,6 +19,7 @@ import pytest
 import torch
 
 from tests.distributed.example_ranks import FOLDER, STEPS
+from tests.distributed.two_processes import results_in
 
 ROOT = FOLDER.parents[1]
 GRAPHS = {"ddp": 1, "fsdp": 3, "titan": 2, "accelerate_ddp": 1, "trainer_ddp": 1, "lightning_ddp": 1}
@@ -60,8 +60,7 @@ def told(folder: Path) -> dict[str, Any]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([*start, *ranks], env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-4000:]
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("told ")]
-    found: dict[str, Any] = json.loads(line.removeprefix("told "))
+    found: dict[str, Any] = results_in(done.stdout)
     return found
 
 

@@ -36,7 +36,12 @@ def told_by(script: Path, folder: Path) -> list[dict[str, Any]]:
             process.kill()
     printed = [(folder / f"out{rank}").read_text() for rank in range(2)]
     assert ended == [0, 0], "\n".join(printed)
-    (line,) = [line for line in printed[0].splitlines() if line.startswith("told ")]
-    found = json.loads(line.removeprefix("told "))
+    found: list[dict[str, Any]] = results_in(printed[0])
     assert len(found) == 2
-    return found  # type: ignore[no-any-return]
+    return found
+
+
+def results_in(output: str) -> Any:
+    """The value of the line `told JSON` that rank 0 prints."""
+    (line,) = [line for line in output.splitlines() if line.startswith("told ")]
+    return json.loads(line.removeprefix("told "))
