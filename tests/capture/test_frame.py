@@ -50,7 +50,7 @@ def resident_kilobytes() -> int:
 def on_deep_stack(test: Callable[[], None]) -> Callable[[], None]:
     """Run `test` in a thread whose C stack has 64 MB.
 
-    Beyond half of the stack frames run unreplaced. In one build of CPython 3.12.1 half of the usual 8 MB held 362 frames.
+    Beyond half of the stack frames run unreplaced. Half of the usual 8 MB held 362 frames in a build of CPython 3.12.1.
     """
 
     @functools.wraps(test)
