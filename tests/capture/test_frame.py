@@ -1036,7 +1036,7 @@ def test_a_call_as_outside_of_an_except_clause():
 
 
 @pytest.mark.parametrize("wrong", [(), (None,), (1, len, "x")])
-def test_what_is_no_exception_is_not_handled(wrong):
+def test_call_handling_refuses_arguments_that_are_no_exception(wrong):
     with pytest.raises(TypeError, match="call_handling"):
         native.call_handling(*wrong)
     assert sys.exception() is None
