@@ -59,6 +59,34 @@ def test_no_second_openmp_runtime() -> None:
     assert set(loaded_runtimes()) == before
 
 
+def test_libraries_of_c_are_linked() -> None:
+    source = """
+        extern "C" double cbrt(double) noexcept;
+        extern "C" void *memmove(void *, const void *, unsigned long) noexcept;
+        extern "C" long mixed(long n) {  // of libm, libc, and of the compiler's own library: a division of 128 bits
+            long copy[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+            memmove(copy, copy + n, 8 * (unsigned long)n);
+            return (long)(((__int128)n << 100) / ((__int128)copy[0] << 98)) + (long)cbrt(27.0 * (double)n);
+        }
+    """
+    (library,) = build([source])
+    assert function(library.address("mixed"))(2) == 4 + 3
+
+
+@pytest.mark.parametrize(
+    ("version", "only_c"),
+    [
+        ("g++ (Debian 12.2.0-14+deb12u1) 12.2.0", True),
+        ("x86_64-conda-linux-gnu-c++ (conda-forge gcc 13.3.0-1) 13.3.0 -m64", True),
+        ("Debian clang version 14.0.6", False),
+        ("Intel(R) oneAPI DPC++/C++ Compiler 2024.1.0 (2024.1.0.20240308)", False),
+    ],
+)
+def test_only_gcc_is_told_which_libraries(monkeypatch: pytest.MonkeyPatch, version: str, only_c: bool) -> None:
+    monkeypatch.setattr(module.platform, "system", lambda: "Linux")
+    assert ("-nodefaultlibs" in module._link(module.Compiler(("c++",), version, ()))) == only_c
+
+
 def test_store_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     source = SOURCE.replace("NAME", "kept") % 3
     build([source])
