@@ -20,5 +20,12 @@ if importlib.util.find_spec("expecttest") is None:
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal import common_methods_invocations as database
+    from torch.testing._internal import common_utils
+
+from tests.seeds import set_seeds
+
+# Before each sample. The first would look for a test of PyTorch's own on the stack, and read the source of each frame.
+common_utils.extract_test_fn = lambda: None
+common_utils.set_rng_seed = lambda seed=common_utils.SEED: set_seeds(seed)
 
 __all__ = ["database"]

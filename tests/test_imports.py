@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,8 +117,13 @@ class Import:
     in_function: bool
 
 
-def imports_of(tree: ast.AST, inside: bool = False) -> Iterator[Import]:
+@functools.cache
+def imports_of(tree: ast.Module) -> tuple[Import, ...]:
     """Every absolute import under `tree`. `from a import b` yields a and a.b: b may be a module."""
+    return tuple(_imports_in(tree, False))
+
+
+def _imports_in(tree: ast.AST, inside: bool) -> Iterator[Import]:
     for node in ast.iter_child_nodes(tree):
         match node:
             case ast.Import(names=names):
@@ -127,9 +133,9 @@ def imports_of(tree: ast.AST, inside: bool = False) -> Iterator[Import]:
                 yield from (Import(f"{module}.{name.name}", node.lineno, inside) for name in names)
             case ast.ImportFrom():
                 yield Import("(relative)", node.lineno, inside)
-            case _:
-                function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-                yield from imports_of(node, inside or function)
+            case ast.stmt() | ast.excepthandler() | ast.match_case():  # no expression holds a statement
+                function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                yield from _imports_in(node, inside or function)
 
 
 def smelt_part(module: str) -> str | None:
@@ -254,13 +260,22 @@ def test_private_torch_names_live_in_one_file(trees: dict[Path, ast.Module]) -> 
     assert not wrong, "\n".join(sorted(set(wrong)))
 
 
-def attribute_chains(tree: ast.AST) -> Iterator[tuple[str, int]]:
+@functools.cache
+def attribute_chains(tree: ast.Module) -> tuple[tuple[str, int], ...]:
     """Dotted names that are read, such as `torch._C._foo`, with every prefix."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            chain = ast.unparse(node)
-            if chain.startswith("torch."):
-                yield chain, node.lineno
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    return tuple((name, node.lineno) for node in nodes if (name := _dotted(node)).startswith("torch."))
+
+
+def _dotted(node: ast.AST) -> str:
+    """The dotted name that is read; "" if it begins with something else than a name."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=of, attr=name):
+            before = _dotted(of)
+            return before and f"{before}.{name}"
+    return ""
 
 
 FORKS = PACKAGE / "bench" / "processes" / "server.py"

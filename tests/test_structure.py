@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import json
 import re
@@ -36,6 +37,11 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def where(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
@@ -61,6 +67,8 @@ def _decisions(node: ast.AST) -> int:
 
 def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
     for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):  # holds no statement
+            continue
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield prefix + node.name, node
         inside = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
@@ -70,7 +78,7 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
 def complex_functions() -> dict[str, int]:
     found: dict[str, int] = {}
     for path in modules():
-        for name, node in functions(ast.parse(path.read_text())):
+        for name, node in functions(tree_of(path)):
             if (count := decisions(node)) > MAX_DECISIONS:
                 key = f"{where(path)}:{name}"
                 found[key] = max(count, found.get(key, 0))
@@ -120,7 +128,7 @@ def test_no_function_is_long() -> None:
         f"{where(path)}:{name}": node.end_lineno - node.lineno + 1  # type: ignore[attr-defined]
         for path in modules()
         if not where(path).startswith(("bench", "demo", "cli"))
-        for name, node in functions(ast.parse(path.read_text()))
+        for name, node in functions(tree_of(path))
     }
     assert not {name: n for name, n in found.items() if n > MAX_LINES}
 
@@ -140,7 +148,7 @@ def test_private_names_of_torch_are_read_in_one_module() -> None:
         for path in modules()
         if where(path) not in ("base/torch_c.py", "base/torch_private.py")
         and not where(path).startswith(("bench", "demo"))
-        and (names := private_names(ast.parse(path.read_text())))
+        and (names := private_names(tree_of(path)))
     }
     assert not found, "smelt/base/torch_private.py has names for them"
 

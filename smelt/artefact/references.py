@@ -41,7 +41,7 @@ class Names:
     def __init__(self, anchors: dict[str, Any]) -> None:
         self.anchors = anchors
         self._anchor = {id(value): name for name, value in reversed(anchors.items())}
-        self._everywhere: dict[int, tuple[str, str]] | None = None
+        self._everywhere: dict[int, tuple[str, ModuleType]] | None = None
 
     def __call__(self, value: Any) -> list[Any]:
         """A name of `value`.
@@ -109,14 +109,17 @@ class Names:
         return None
 
     def _search(self, value: Any) -> tuple[str, str] | None:
-        """(module, attribute) of a loaded module that has the object; None if no module has it."""
+        """(module, attribute) of the first loaded module that has the object; None if no module has it."""
+        if type(value) in _VALUES or type(value) is tuple:
+            return None
         if self._everywhere is None:
             self._everywhere = {}
-            for name, module in sorted(sys.modules.items()):
-                for key, each in vars(module).items() if isinstance(module, ModuleType) else ():
-                    if type(each) not in _VALUES and type(each) is not tuple:
-                        self._everywhere.setdefault(id(each), (name, key))
-        return self._everywhere.get(id(value))
+            for name, module in sorted(sys.modules.items(), reverse=True):  # of several the first is entered last
+                if isinstance(module, ModuleType):
+                    self._everywhere |= dict.fromkeys(map(id, vars(module).values()), (name, module))
+        holder = self._everywhere.get(id(value))
+        keys = [] if holder is None else [key for key, each in vars(holder[1]).items() if each is value]
+        return None if holder is None or not keys else (holder[0], keys[0])
 
 
 def _qualified_name(value: Any) -> list[Any] | None:

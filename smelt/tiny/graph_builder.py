@@ -6,6 +6,7 @@ Rules of layers are in `quantization`, those of transformers in `attention.quant
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -193,7 +194,8 @@ class GraphBuilder:
         own = next((self.paths.get(self.captured.held[n].data_ptr()) for n in nodes if n in self.captured.held), None)
         taken = {op.name for op in self.operators}
         base = own or nodes[0].name
-        return next(name for name in (base, *(f"{base}_{i}" for i in range(1, 1 << 20))) if name not in taken)
+        numbered = (f"{base}_{i}" for i in itertools.count(1))
+        return base if base not in taken else next(name for name in numbered if name not in taken)
 
     def tensor(self, node: fx.Node, shape: tuple[int, ...], name: str | None = None, like: str | None = None) -> str:
         """An int8 tensor for a node, with the scale of its range or that of another tensor."""

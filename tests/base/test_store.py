@@ -273,7 +273,7 @@ def _build_slowly(root: str, worker: int) -> bool:
 
 
 def test_one_process_makes_an_entry_and_others_wait(tmp_path: Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
+    with multiprocessing.get_context("fork").Pool(3) as pool:
         made = pool.starmap(_build_slowly, [(str(tmp_path / "cache"), i) for i in range(3)])
     assert sum(made) == 1
 
@@ -560,7 +560,7 @@ def _hammer(root: str, worker: int) -> bool:
 
 
 def test_many_processes(tmp_path: Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
+    with multiprocessing.get_context("fork").Pool(3) as pool:
         assert all(pool.starmap(_hammer, [(str(tmp_path / "cache"), i) for i in range(3)]))
     assert not [path for path in (tmp_path / "cache").rglob(".new-*")]
 
