@@ -16,6 +16,7 @@ from smelt.base.errors import OptionError, shown
 from smelt.base.options import Options, resolve_options
 from smelt.base.stats import reset_stats
 from smelt.capture import compiled as capture
+from smelt.capture import equal_modules
 from smelt.capture import explain as capture_explain
 from smelt.capture.core.compiler_marks import is_compiled_by_smelt
 from smelt.compiled_module import (
@@ -83,6 +84,8 @@ def compile(
     if isinstance(model, nn.Module):
         module = original_of(model)
         call = capture.compile_callable(module, compile_graph, chosen)
+        if chosen.backend == "smelt":  # a backend of the user's own is called for each module
+            equal_modules.enter(module, call._smelt_session)
         ahead = functools.partial(compile_ahead, options=chosen)
         return compiled_module_of(module, call, Remake(compile, kwargs, compiled_again, ahead))
     function = original_function(model)

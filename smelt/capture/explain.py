@@ -148,10 +148,21 @@ def run_facts(title: str, frames: list[FrameFacts], sessions: Sequence[Session])
 
 
 def _frames(sessions: Sequence[Session]) -> Iterator[FrameFacts]:
-    for session in sessions:
+    for session in distinct(sessions):
         for site in [*session.sites.values()]:
             if has_facts(site):
                 yield frame_facts(site, [*session.breaks])
+
+
+def distinct(sessions: Sequence[Session]) -> Iterator[Session]:
+    """The sessions but for those that only run what earlier ones have compiled: modules of one class may share it."""
+    shown: set[int] = set()
+    for session in sessions:
+        sites = [*session.sites.values()]
+        own = {id(version.residual) for site in sites for version in [*site.versions]}
+        if not own or own - shown or any(site.given_up or site.failed for site in sites):
+            yield session
+        shown |= own
 
 
 class Watch:
@@ -185,7 +196,7 @@ class Watch:
 
     def text(self) -> str:
         """The texts of `explain` for all compiled callables; empty if nothing was compiled."""
-        texts = (_text(session) for session in self.sessions)
+        texts = (_text(session) for session in distinct(self.sessions))
         return "\n\n".join(filter(None, [*self.texts, *texts]))
 
     def page(self, title: str) -> RunFacts:

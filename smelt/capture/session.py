@@ -143,7 +143,11 @@ def _parameters(key: native.SiteKey, code: CodeType) -> list[str]:
 
 
 class Session(Diagnostics):
-    """One compiled callable: its options, its compile sites and cache entries."""
+    """One compiled callable: its options, its compile sites and cache entries.
+
+    Attributes:
+        others: gives the sessions whose entries this one may run, too.
+    """
 
     def __init__(self, compile_graph: CompileGraph, options: Options) -> None:
         super().__init__(options)
@@ -153,6 +157,7 @@ class Session(Diagnostics):
         self.handling: weakref.WeakKeyDictionary[native.ResumePoint, tuple[int, ...]] = weakref.WeakKeyDictionary()
         self._interpreters: list[Interpreter] = []  # the interpreters of the present capture, one for each attempt
         self._lock = new_lock()
+        self.others: Callable[[], Sequence[Session]] = tuple
 
     # -- callbacks -----------------------------------------------------------------------------------------------
 
@@ -200,6 +205,8 @@ class Session(Diagnostics):
         if len(site.versions) >= self.options.recompile_limit:
             self.over_limit(site, read)
             return None
+        if self._adopt(key, site, read):
+            return None  # the hook tries the new entry
         started = time.perf_counter()
         try:
             if site.versions:
@@ -213,6 +220,32 @@ class Session(Diagnostics):
         finally:
             read.release()
             self._spent(site, time.perf_counter() - started - self._compiling)
+
+    def _adopt(self, key: native.SiteKey, site: CompileSite, read: Reader) -> bool:
+        """Whether an entry that was compiled for another module of the class fits: it is this module's, too, then."""
+        tried: set[int] = set()
+        for other in self.others():
+            known = other.sites.get(id(key))
+            for version in list(known.versions) if known is not None else ():
+                if id(version.guards) in tried:
+                    continue
+                if not read.changes([version]):
+                    self._share(key, site, other, version)
+                    return True
+                tried.add(id(version.guards))
+                if len(tried) == _MAX_TRIED_VERSIONS:
+                    return False
+        return False
+
+    def _share(self, key: native.SiteKey, site: CompileSite, other: Session, version: CacheEntry) -> None:
+        own = version.entry
+        entry = native.add_entry(key, own.guards, own.replacement, own.constants, self)
+        site.versions.append(dataclasses.replace(version, entry=entry))
+        self.handling.update(other.handling)  # the entry may resume at the other session's points
+        for where, point in list(other.points.items()):
+            self.points.setdefault(where, point)
+        if version.stop is not None and version.stop not in self.breaks:
+            self.breaks.append(version.stop)
 
     _compiling = 0.0
 
@@ -410,7 +443,7 @@ class Session(Diagnostics):
         reason = self._reason_of(stop)
         names = _parameters(key, frame.code)
         begin = key if isinstance(key, native.ResumePoint) else None
-        failed = functools.partial(_failed_later, weakref.ref(self), weakref.ref(site))
+        failed = functools.partial(_failed_later, id(key))
         writer = Writer(vm, names, self.point, failed, frame, begin, begin is None or not self.handling[begin])
         try:
             in_frame = stop is not None and _looks_at(stop, frame)
@@ -662,12 +695,19 @@ class Session(Diagnostics):
         return vm.external(value, source) if type(value) is CellType else Unread(value, source)
 
 
-def _failed_later(session: weakref.ref[Session], site: weakref.ref[CompileSite], error: Exception) -> None:
-    """The callback with which residual code reports an internal error; it keeps neither session nor site alive."""
-    owner, where = session(), site()
-    if owner is None or where is None:
+def _failed_later(key: int, error: Exception) -> None:
+    """The callback with which residual code reports an internal error to the session that runs it.
+
+    Residual code may be in entries of several sessions, and keeps none of them alive.
+
+    Args:
+        key: the id of the site's key.
+    """
+    owner: Session | None = native.owner()
+    site = None if owner is None else owner.sites.get(key)
+    if owner is None or site is None:
         raise error
-    owner.failed_later(where, error)
+    owner.failed_later(site, error)
 
 
 _OF_THE_PROGRAM = (OptionError, RecompileError, SpecializationError)
@@ -680,6 +720,8 @@ class _EndlessError(Exception):
 
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _MAX_IDLE_FRAMES = 4
+_MAX_TRIED_VERSIONS = 64
+"""Maximum number of entries of other modules whose guards are checked before a frame is captured."""
 _MAX_SCHEDULE_ENTRIES = 2
 """Maximum number of cache entries of a site that may depend on a branch of a learning-rate schedule."""
 

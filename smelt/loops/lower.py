@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import fx
 from smelt.base.errors import CompileError
 from smelt.graph.ir.aliasing import shared_operands
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride, meta_of
-from smelt.graph.ir.schema import is_random
+from smelt.graph.ir.schema import is_collective, is_random, is_wait
 from smelt.loops import indexing, movement, pointwise, reductions
 from smelt.loops.ir import (
     Constant,
@@ -53,7 +53,7 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
     outputs: list[Output] = []
     symbols: list[Symbol] = []
     calls: dict[str, tuple[fx.Node, int]] = {}
-    drawn: str | None = None
+    order = _ProgramOrder()
     # on a GPU each write would be a launch and a copy
     slice_writes = set() if atomic_words else _long_slice_writes(gm.graph)
     for node in gm.graph.nodes:
@@ -69,8 +69,7 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
                 nodes[node.name] = _constant(gm, node)
             case "call_function":
                 lowered = _lower_slice_write(node) if node in slice_writes else _lower_call(node)
-                if isinstance(lowered, Extern) and is_random(node.target):
-                    lowered, drawn = _after(lowered, drawn), lowered.name
+                lowered = order.kept(lowered, nodes)
                 widened = {n.name: n for n in _widened(lowered, atomic_words)}
                 calls |= _made_of(node, widened)
                 nodes |= widened
@@ -100,11 +99,35 @@ def _symbol(node: fx.Node, known: Sequence[Symbol]) -> Symbol:
     return symbol if other is None or other in known else other
 
 
-def _after(node: Extern, earlier: str | None) -> Extern:
-    """Returns the node with the earlier draw as an input: draws from PyTorch's generator must keep their order."""
-    if earlier is None:
-        return node
-    return replace(node, inputs=tuple(dict.fromkeys((*node.inputs, earlier))))
+class _ProgramOrder:
+    """Makes draws from PyTorch's generator, and collectives, keep the program's order: each reads the one before."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}
+
+    def kept(self, node: Node, nodes: Mapping[str, Node]) -> Node:
+        """Returns the node, with an earlier one as an input if it has to run after that.
+
+        Args:
+            nodes: the earlier nodes by name.
+        """
+        if not isinstance(node, Extern):
+            return node
+        if is_random(node.target):
+            return self._next("draw", node)
+        if is_wait(node.target):  # until then, the collective reads its operands
+            begun = [nodes[name] for name in node.inputs]
+            return _reading(node, [each for made in begun if isinstance(made, Extern) for each in made.inputs])
+        return self._next("collective", node) if is_collective(node.target) else node
+
+    def _next(self, kind: str, node: Extern) -> Extern:
+        earlier = self._last.get(kind)
+        self._last[kind] = node.name
+        return node if earlier is None else _reading(node, [earlier])
+
+
+def _reading(node: Extern, names: Sequence[str]) -> Extern:
+    return replace(node, inputs=tuple(dict.fromkeys((*node.inputs, *names))))
 
 
 def _output(value: Any) -> Output:

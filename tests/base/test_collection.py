@@ -47,7 +47,7 @@ class Graph:
         self.itself = self
 
 
-def test_dropped_objects_are_freed_at_the_end_of_the_outermost_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_made_inside_and_given_up_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[weakref.ref[Graph]] = []
     when_released: list[bool] = []
     monkeypatch.setattr(collection, "release_freed", lambda: when_released.append(alive[0]() is not None))
@@ -59,7 +59,7 @@ def test_dropped_objects_are_freed_at_the_end_of_the_outermost_block(monkeypatch
     assert when_released == [False]
 
 
-def test_dropped_young_objects_are_freed_early_and_survivors_left_to_python() -> None:
+def test_what_was_given_up_is_freed_before_the_end_and_what_remains_is_left_to_python() -> None:
     alive: list[weakref.ref[Graph]] = []
     with no_collection():
         kept = Graph()

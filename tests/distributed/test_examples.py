@@ -22,8 +22,8 @@ from tests.distributed.example_ranks import FOLDER, STEPS
 from tests.distributed.two_processes import results_in
 
 ROOT = FOLDER.parents[1]
-GRAPHS = {"ddp": 1, "fsdp": 3, "titan": 2, "accelerate_ddp": 1, "trainer_ddp": 1, "lightning_ddp": 1}
-"""Of each program: fsdp.py has one for the blocks and two around them, titan.py one for each block."""
+GRAPHS = {"ddp": 1, "fsdp": 3, "titan": 1, "accelerate_ddp": 1, "trainer_ddp": 1, "lightning_ddp": 1}
+"""Of each program: fsdp.py has one for the blocks and two around them, titan.py one for its blocks."""
 
 NEEDS = {
     "accelerate_ddp": "accelerate", "trainer_ddp": "transformers", "lightning_ddp": "lightning.pytorch",

@@ -15,6 +15,7 @@ from torch.fx import Node
 
 from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.schema import is_collective
 from smelt.prims.cost import arithmetic_bytes
 from smelt.prims.table import Kind, Prim
 from smelt.shapes.size import hint
@@ -126,10 +127,10 @@ def is_heavy(node: Node) -> bool:
 
 
 def never_twice(node: Node) -> bool:
-    """Whether a value may differ when it is recomputed."""
+    """Whether a value may differ when it is recomputed, or other processes would have to recompute it, too."""
     target = node.target
     if isinstance(target, OpOverload):
-        return not _ONCE.isdisjoint(target.tags) or schema_of(target).is_mutable
+        return is_collective(target) or not _ONCE.isdisjoint(target.tags) or schema_of(target).is_mutable
     return False
 
 

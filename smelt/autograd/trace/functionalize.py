@@ -37,7 +37,7 @@ from smelt.graph.ir.meta import (
     without_gaps,
 )
 from smelt.graph.ir.module import Graph
-from smelt.graph.ir.schema import Kind, OpInfo, depends_on_strides, op_info
+from smelt.graph.ir.schema import Kind, OpInfo, depends_on_strides, is_collective, op_info
 from smelt.graph.ir.storage_view import Storage
 from smelt.graph.meta_rules.constant_values import forget, remember
 from smelt.graph.trace.overlapping_writes import overlaps_itself
@@ -56,6 +56,18 @@ from smelt.shapes.size import same, same_all
 from smelt.shapes.unbacked import is_unbacked
 
 aten = torch.ops.aten
+
+
+def _shared_by(
+    op: OpOverload, inside: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...] | None:
+    """Returns the key that equal nodes have; None for a collective, of which each call runs.
+
+    Nodes inside a checkpoint are recomputed, so nodes outside of it must not share them.
+    """
+    if is_collective(op):
+        return None
+    return (op, inside, *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
 
 
 class GraphRecorder:
@@ -251,9 +263,8 @@ class GraphRecorder:
         if has_real(args) or has_real(kwargs.values()):
             op, args, kwargs = with_numbers(self, op, args, kwargs, vals)
         random = op is not operator.getitem and op_info(op).random and _draws(op, args)
-        # nodes inside a checkpoint are recomputed, so nodes outside of it must not share them
         inside = None if self.backward else self.checkpoint
-        key = None if random else (op, inside, *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
+        key = None if random else _shared_by(op, inside, args, kwargs)
         known = self._known.get(key) if key is not None else None
         if known is not None:
             return known

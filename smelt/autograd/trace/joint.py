@@ -54,6 +54,7 @@ from smelt.graph.ir.ancestry import ancestors
 from smelt.graph.ir.gradient_marks import Flow
 from smelt.graph.ir.meta import TensorMeta, accumulated, is_dense, overlaps, without_gaps
 from smelt.graph.ir.module import GraphModule, remove_dead
+from smelt.graph.ir.schema import is_collective
 from smelt.graph.ir.seeds import seed_name
 from smelt.graph.ir.symint import owner_of, to_torch
 from smelt.graph.ir.user_line import user_line
@@ -63,7 +64,7 @@ from smelt.graph.nodes.casts import casting, present_casts, set_casts
 from smelt.graph.nodes.custom_functions import Writers, WritingBackward, has_functions, states_of
 from smelt.graph.nodes.gradients import DERIVATIVES
 from smelt.graph.nodes.invalid_history import of_backward
-from smelt.graph.nodes.range_checks import check_node, checks_of_dead, runs_by_itself
+from smelt.graph.nodes.range_checks import AFTER, check_node, checks_of_dead, runs_by_itself
 from smelt.graph.trace.composite_rewrites import for_trace_tensors
 from smelt.graph.trace.overlap import overlapping
 from smelt.graph.trace.trace import Step, Storage, StorageView, TraceMode, TraceTensor, trace_like
@@ -219,6 +220,7 @@ class _Trace:
                     raise WritingBackward(writers.classes)
             with _disable_current_modes():
                 grads, positions = self.gradients(found)
+                grads = self.with_dead_collectives(values, grads)
         return self.finish(outputs, mutations, touched, values, differentiable, grads, positions, seed)
 
     def arguments(self) -> list[Any]:
@@ -588,15 +590,26 @@ class _Trace:
     def checks_of_dead(self, results: Sequence[fx.Node]) -> list[fx.Node]:
         """Returns the nodes that must run although their results are unused.
 
-        These are the checks that eager makes in operators with unused results, and, if random operators use PyTorch's
-        generators (`eager_rng`), all random operators: each advances the generator's state for later ones.
+        These are the checks that eager makes in operators with unused results, collectives, in which other processes
+        take part, and, if random operators use PyTorch's generators (`eager_rng`), all random operators: each advances
+        the generator's state for later ones.
         """
         self.rec.backward = False
         whole = [node for node in self.rec.graph.nodes if runs_by_itself(node) or self._draws_for_all(node)]
-        used = ancestors(results) if whole else set()
-        whole = [self.first_of(node) for node in whole if node not in used]
+        whole = [self.first_of(node) for node in _unused(whole, results)]
         ranges = list(checks_of_dead(self.rec.graph, lambda: ancestors([*results, *whole])))
         return [*whole, *(check_node(self.rec._node, each) for each in ranges)]
+
+    def with_dead_collectives(self, results: Sequence[fx.Node], grads: list[fx.Node]) -> list[fx.Node]:
+        """Returns the gradients; the first one waits for the backward's collectives whose results are unused."""
+        found = [n for n in self.rec.graph.nodes if n.meta.get("backward") and is_collective(n.target)]
+        dead = _unused(found, [*results, *grads])
+        if not dead or not grads:
+            return grads
+        self.rec.backward = True
+        dead = [self.first_of(node) for node in dead]
+        first = self.rec._node(AFTER, (grads[0], dead), {}, grads[0].meta["val"])
+        return [first, *grads[1:]]
 
     def _draws_for_all(self, node: fx.Node) -> bool:
         return self.options.eager_rng and bool(node.meta.get("random")) and not node.meta.get("backward")
@@ -688,6 +701,17 @@ class _Trace:
             with graph.inserting_before(following):
                 self.rec.placeholder(seed_name(k), TensorMeta((), torch.int64, (), device))
         return devices
+
+
+def _unused(nodes: Sequence[fx.Node], results: Sequence[fx.Node]) -> list[fx.Node]:
+    """Returns the last of the nodes on which neither the results depend nor others of the nodes."""
+    used = ancestors(results) if nodes else set()
+    last: list[fx.Node] = []
+    for node in reversed(nodes):
+        if node not in used:
+            last.insert(0, node)
+            used |= ancestors([node])
+    return last
 
 
 def _size_inputs(given: Sequence[Any]) -> tuple[SizeInput, ...]:

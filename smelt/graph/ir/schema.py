@@ -148,6 +148,20 @@ _FUNCTIONAL_NAMES = {
 """In-place operators whose functional form has another name."""
 
 
+def is_collective(target: Any) -> bool:
+    """Whether the target is an operator that other processes take part in, or that waits for one.
+
+    Each call has to run, once and in the program's order, whether its results are used or not: the calls of the
+    processes are matched by their order.
+    """
+    return isinstance(target, OpOverload) and _space(target) in COLLECTIVES
+
+
+def is_wait(target: Any) -> bool:
+    """Whether the target is the operator that waits for the result of a collective."""
+    return is_collective(target) and bool(target.name().endswith("::wait_tensor"))
+
+
 def find_op(name: str) -> OpOverload | None:
     """Returns the overload named `ns::op.overload`, or None."""
     space, _, rest = name.partition("::")

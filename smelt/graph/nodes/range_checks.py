@@ -30,6 +30,7 @@ from smelt.abi.faults import (
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.functional_form import check_form, is_checked_form
 from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.schema import is_collective
 from smelt.shapes.size import same
 
 aten = torch.ops.aten
@@ -205,8 +206,8 @@ _LOOKING = frozenset({*_RULES, *_RUN_IF_UNUSED, aten._linalg_check_errors.defaul
 
 
 def runs_by_itself(node: fx.Node) -> bool:
-    """Whether the node has to run even if its value is unused, since it may raise."""
-    alone = node.target in _RUN_IF_UNUSED or is_checked_form(node.target)
+    """Whether the node has to run even if its value is unused: it may raise, or other processes take part in it."""
+    alone = node.target in _RUN_IF_UNUSED or is_checked_form(node.target) or is_collective(node.target)
     return alone and node.op == "call_function" and not _is_backward(node)
 
 
@@ -299,6 +300,9 @@ IN_RANGE = check_form("in_range", _PARAMETERS, _in_range)
 """An operator that returns a bool without dimensions, False, and raises an error for values out of range. `waits`:
 whether the host checks, not a kernel.
 """
+
+AFTER = check_form("after", "Tensor x, Tensor[] others", lambda x, others: x.clone())
+"""An operator that returns a copy of `x` when all of `others` exist: what has to run before a result of the graph."""
 
 
 def check_node(emit: Callable[..., fx.Node], each: Range) -> fx.Node:

@@ -305,7 +305,7 @@ def test_a_version_is_for_what_has_no_finalizer(capsys: Any) -> None:
         assert run(fast, capsys) == want
 
 
-def test_finalizer_of_a_value_replaced_by_a_later_call_runs_in_order(capsys: Any) -> None:
+def test_what_a_later_call_replaces(capsys: Any) -> None:
     """What a place held had no finalizer while the frame was captured; the print comes after the store all the same."""
 
     def program(x: torch.Tensor, held: Any) -> torch.Tensor:
@@ -450,7 +450,7 @@ def test_an_unanswered_question_leaves_nothing_alive() -> None:
     assert seen() is None
 
 
-def test_objects_with_finalizers_are_found() -> None:
+def test_what_has_a_finalizer() -> None:
     x = 1
     suspended, ended = started(x, "of a list"), started(x, "closed")
     ended.close()

@@ -75,3 +75,68 @@ def test_an_asynchronous_collective_is_a_break() -> None:
 
     found = check(fn, X, breaks=2)
     assert found.break_reasons[0].title == "an asynchronous collective"
+
+
+class Exchanged(torch.autograd.Function):
+    """Both directions exchange what nothing reads, as a program that logs a norm on one rank does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        dist.broadcast(x * 2, 0)
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        dist.all_reduce(grad * 2, dist.ReduceOp.MAX)
+        dist.broadcast(grad * 5, 0)
+        return grad * 3
+
+
+def unread(x: Any) -> Any:
+    y, z = x * 2, x + 3
+    dist.all_reduce(y)
+    dist.broadcast(z, 0)
+    dist.all_reduce(z)
+    return Exchanged.apply(x) + 1
+
+
+def only_exchanged(x: Any) -> Any:
+    dist.all_reduce(x * 2)
+    dist.broadcast(x + 1, 0)
+
+
+def equal(x: Any) -> Any:
+    y, z = x * 2, x * 2
+    dist.all_reduce(y)
+    dist.all_reduce(z)
+    return y + z
+
+
+def independent(x: Any) -> Any:
+    """Their results are used in another order, and take memory for as long as that order says."""
+    large, small = torch.cat([x] * 50), x + 1
+    dist.all_reduce(large)
+    dist.broadcast(small, 0)
+    other = x * 3
+    dist.all_reduce(other)
+    return (other + 1).sum() + small.sum(), large * 2
+
+
+def _exchanges(call: Any, x: Any) -> list[str]:
+    with torch.profiler.profile() as seen:
+        out = call(x)
+        if x.requires_grad and isinstance(out, torch.Tensor):
+            out.sum().backward()
+    return [event.name for event in seen.events() if event.name.startswith("c10d::")]
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("fn", [unread, only_exchanged, equal, independent], ids=lambda fn: fn.__name__)
+@pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")
+def test_each_collective_runs_once_in_order(fn: Any, gradients: bool) -> None:
+    """Other processes take part, whether this one reads the results or not."""
+    x = X.clone().requires_grad_(gradients)
+    compiled = smelt.compile(fn, fullgraph=True)
+    compiled(x)
+    want = _exchanges(fn, x)
+    assert len(want) > 1 and _exchanges(compiled, x) == want
