@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import shutil
 import signal
 import sys
 import tempfile
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,11 +28,14 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     # Threads that wait for each other spin: more of them than cores would make `pytest -n` slower than one process.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
 
+import numpy as np
 import pytest
 import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton; processes that compile drop it
+    # Each `torch.manual_seed` would keep the text of its stack, for errors of devices that are not there.
+    torch.cuda.traceback = torch.xpu.traceback = types.SimpleNamespace(format_stack=list)
 
 try:
     import hypothesis
@@ -42,7 +47,6 @@ else:  # how long a machine takes, which may be busy, is no property
     hypothesis.settings.load_profile("busy")
 
 from smelt.bench.torchvision_schemas import define_torchvision_schemas
-from tests.seeds import set_seeds
 
 define_torchvision_schemas()
 
@@ -50,7 +54,9 @@ define_torchvision_schemas()
 @pytest.fixture(autouse=True)
 def fixed_seeds() -> None:
     """The same random numbers for every test, whatever ran before it."""
-    set_seeds(0)
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +72,13 @@ def fresh_compiler() -> Iterator[None]:
     keep_imported()
 
 
+FIRST = {"tiny", "suites", "distributed"}
+"""Folders of tests that take tens of seconds: if one began last, the run would wait for a single process."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked `gpu` are skipped where there is none, and where Triton kernels run on the CPU."""
+    items.sort(key=lambda item: FIRST.isdisjoint(item.path.parts))
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if torch.cuda.is_available() and not interpreted:
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,7 @@ def _executor() -> Any:
     _patch_bf16_products()
     _patch_bf16_rounding()
     _patch_loop_lengths()
+    _patch_search_for_builtins()
 
     class Executor(triton_module("runtime.interpreter").GridExecutor):  # type: ignore[misc]
         def _init_args_hst(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -82,6 +84,24 @@ def _executor() -> Any:
             pass
 
     return Executor
+
+
+def _patch_search_for_builtins() -> None:
+    """Find the functions of Triton's language once: the interpreter looks through all of its names at each launch, and
+    at each call of a function in a kernel.
+    """
+    interpreter, is_builtin = triton_module("runtime.interpreter"), triton_module("language.core").is_builtin
+
+    @functools.cache
+    def builtins(package: Any) -> list[str]:
+        return [name for name, member in inspect.getmembers(package) if is_builtin(member)]
+
+    def patch(package: Any, *rest: Any) -> None:
+        for name in builtins(package):
+            if is_builtin(member := getattr(package, name)):  # not patched yet
+                interpreter._patch_attr(package, name, member, *rest)
+
+    interpreter._patch_builtin = patch
 
 
 def _patch_bf16_products() -> None:
