@@ -60,6 +60,8 @@ class Merge:
             made = not self.before.existed(a) and not self.before.existed(b)
             if (kind is tuple or kind is list and made) and len(a) == len(b):
                 return self._sequence(a, b)
+            if kind is dict and made and list(a) == list(b):
+                return self._dict(a, b)
         return self._phi(a, b)
 
     def _sequence(self, a: list[object] | tuple[object, ...], b: list[object] | tuple[object, ...]) -> object:
@@ -68,6 +70,13 @@ class Merge:
         if any(type(item) is PhiValue for item in items):
             return self._phi(a, b)
         return type(a)(items)
+
+    def _dict(self, a: dict[object, object], b: dict[object, object]) -> object:
+        """A dict of the merged values under keys in equal order; a phi value if a value becomes one."""
+        values = [self(value, b[key]) for key, value in a.items()]
+        if any(type(value) is PhiValue for value in values):
+            return self._phi(a, b)
+        return dict(zip(a, values, strict=True))
 
     def expression(self, a: object, b: object) -> Any:
         """The merged value of two stack elements or returned values, which cannot be a phi value.

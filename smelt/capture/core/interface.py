@@ -612,6 +612,7 @@ class Ambient(Protocol):
 
     log: list[tuple[Callable[..., Any], Args, Kwargs]]
     dirty: bool
+    indexes_by_tensors: bool
     left_switched: bool
     inference: bool
 

@@ -76,8 +76,19 @@ NATIVE_MODULES = (
     "torch._utils_internal",
     "torch._sources",
 )
-INLINE_MODULES = ("torch._functorch.functional_call", "torch.distributed.algorithms._checkpoint")
+INLINE_MODULES = (
+    "torch._functorch.functional_call",
+    "torch.distributed.algorithms._checkpoint",
+    "torch._higher_order_ops.cond",
+    "torch._higher_order_ops.while_loop",
+    "torch._higher_order_ops.scan",
+    "torch._higher_order_ops.map",
+    "torch._higher_order_ops.associative_scan",
+    "torch._higher_order_ops.utils",
+)
 """Modules that are inlined although calls into their package (BREAK_MODULES) end the graph."""
+INTERPRETED = "smelt.capture.torch.higher_order_forms"
+"""The module of capture whose functions are interpreted like the program's."""
 INLINE_NAMES = {
     ("torch.autograd.graph", "__init__"),
     ("torch.autograd.graph", "disable_saved_tensors_hooks"),
@@ -179,7 +190,7 @@ def _decide(function: types.FunctionType) -> Policy:
         return Policy.LEAF
     if _ends_graph(module, name[1]):
         return Policy.BREAK
-    if _inside(module, NATIVE_MODULES):
+    if _inside(module, NATIVE_MODULES) and module != INTERPRETED:
         return Policy.NATIVE
     return Policy.INLINE
 

@@ -86,12 +86,14 @@ class Ambient:
         left_switched: whether the modes at the end of the frame differ from those at its beginning; set by `restore`.
         inference: whether the program is in inference mode, where nothing has gradients. During capture the mode is
             off.
+        indexes_by_tensors: whether `x[i]` with a tensor `i` without dimensions is an operation on tensors, as in the
+            functions that `flex_attention` is given; elsewhere `i` is read as a number.
     """
 
     def __init__(self) -> None:
         self.log: list[tuple[Callable[..., object], Args, Kwargs]] = []
         self.dirty = False
-        self.left_switched = self.inference = False
+        self.left_switched = self.inference = self.indexes_by_tensors = False
         self._full = native.state()
         self._start = present_modes()
         self._caching = torch.is_autocast_cache_enabled()

@@ -84,7 +84,9 @@ def _indices(vm: Interpreter, mask: TraceTensor) -> tuple[object, ...] | None:
 
 
 def _getitem(vm: Interpreter, tensor: TraceTensor, key: object) -> object:
-    """Static form of `tensor[mask]` and `tensor[mask, ...]`."""
+    """Static form of `tensor[mask]` and `tensor[mask, ...]`, and of indices that are tensors without dimensions."""
+    if vm.ambient.indexes_by_tensors and all(type(each) is TraceTensor for each in _items(key)):
+        return vm.tensors.run(torch.ops.aten.index.Tensor, (tensor, list(_items(key))), {})
     if any(map(_is_flag, _items(key))):
         return vm.tensors.run(operator.getitem, _with_flag_dimensions(vm, tensor, key), {})
     index = _index(vm, key)
