@@ -17,7 +17,7 @@ FOLDERS = (
     *("", "capture", "capture/core", "capture/guards", "capture/python", "capture/tensors", "capture/prologue"),
     *("capture/calls", "capture/control_flow", "capture/torch", "capture/opcodes", "capture/residual"),
     *("graph", "graph/ir", "graph/meta_rules", "graph/trace", "graph/nodes"),
-    *("autograd", "autograd/trace", "autograd/partition", "autograd/call"),
+    *("autograd", "autograd/trace", "autograd/repeated", "autograd/partition", "autograd/call"),
     *("prims", "prims/kernels", "prims/rules", "prims/rules/layers", "prims/passes"),
     *("loops", "schedule", "codegen", "codegen/cpp", "codegen/triton"),
     *("runtime", "runtime/cuda", "runtime/triton", "runtime/library"),

@@ -51,7 +51,7 @@ from smelt.graph.nodes.eager_call import EagerCall
 from smelt.graph.nodes.modes import leaving_regions
 from smelt.graph.verify import verified
 from smelt.passes import PassRunner, timed
-from smelt.pipeline import to_emptied, to_halves, to_joint, to_parts, to_prims, to_program
+from smelt.pipeline import to_emptied, to_halves, to_parts, to_prims, to_program
 from smelt.program import Program, load, prepare
 from smelt.runtime.build import build, flags_for
 from smelt.runtime.compiler_process import CompilerGroup
@@ -166,10 +166,10 @@ def halves_of(
     """Returns the joint graph, the device of its kernels if these are Triton kernels (else None), and its compiled
     halves.
     """
-    joint = to_joint(gm, example_inputs, options, PassRunner(report))
-    device = triton_device(joint.module, options)
+    joint, prims = to_prims(gm, example_inputs, options, PassRunner(report))
+    device = triton_device(prims, options)
     at_once = device is not None and device.type == "cuda"  # recordings of one graph share memory
-    return joint, device, _render_halves(joint, options, report, at_once)
+    return joint, device, _render_halves(joint, prims, options, report, at_once)
 
 
 class Halves(NamedTuple):
@@ -191,14 +191,13 @@ class Halves(NamedTuple):
     old: list[int]
 
 
-def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool) -> Halves:
+def _render_halves(joint: Joint, prims: fx.GraphModule, options: Options, report: Report, at_once: bool) -> Halves:
     """Returns the programs of a joint graph. Intermediate graphs are released when it returns.
 
     Args:
         at_once: compile a backward now even if it is unknown which results will have gradients.
     """
     run = PassRunner(report)
-    prims = to_prims(joint, options, run)
     report.add("3_prims.py", functools.partial(print_graph, prims))
     forward, backward, likely, absent = to_halves(prims, joint, at_once, options, run)
     halves = {"forward": forward} if likely is None else {"forward": forward, "backward": likely}

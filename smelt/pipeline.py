@@ -17,6 +17,8 @@ from torch import fx
 from smelt.abi.rendered import Rendered
 from smelt.autograd.call.absent_tangents import likely_backward
 from smelt.autograd.partition.partition import partition
+from smelt.autograd.repeated.expand import expand
+from smelt.autograd.repeated.shorten import with_few_blocks
 from smelt.autograd.trace.joint import Joint, trace_joint
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
@@ -37,17 +39,21 @@ PRIM_PASSES = (add_rows_into_sums, with_channels_last)
 """The passes over the joint prim graph, in order."""
 
 
-def to_joint(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], options: Options, run: PassRunner) -> Joint:
-    """Trace forward and backward of a torch-level graph into one functional ATen graph, the joint graph."""
-    return run("joint", trace_joint, gm, inputs, options)
+def to_prims(
+    gm: fx.GraphModule, inputs: Sequence[torch.Tensor], options: Options, run: PassRunner
+) -> tuple[Joint, fx.GraphModule]:
+    """Trace the joint graph and rewrite it from ATen operators to primitives; of equal blocks, only a few."""
 
+    def traced(gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> tuple[Joint, fx.GraphModule]:
+        joint = run("joint", trace_joint, gm, inputs, options)
+        return joint, run("prims", decompose, joint.module, options, apart=True)
 
-def to_prims(joint: Joint, options: Options, run: PassRunner) -> fx.GraphModule:
-    """Rewrite the joint graph from ATen operators to primitives."""
-    prims = run("prims", decompose, joint.module, options, apart=True)
+    short = run("joint", with_few_blocks, gm, inputs)
+    whole = short and run("prims", expand, *traced(short.module, short.examples), short)
+    joint, prims = whole or traced(gm, inputs)
     for rewrite in PRIM_PASSES:
         prims = run("prims", rewrite, prims)
-    return prims
+    return joint, prims
 
 
 def to_halves(

@@ -72,6 +72,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     "autograd": {
         "trace": (),
         "partition": ("trace",),
+        "repeated": ("trace",),
         "call": ("trace",),
         "": ("trace", "partition", "call"),
     },

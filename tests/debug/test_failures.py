@@ -72,8 +72,8 @@ def rendering(tanh: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 FAULTS = {
-    "joint": (raising("trace_joint"), "ValueError in smelt/pipeline.py: to_joint"),
-    "decomposition": (raising("decompose"), "ValueError in smelt/pipeline.py: to_prims"),
+    "joint": (raising("trace_joint"), "ValueError in smelt/pipeline.py: traced"),
+    "decomposition": (raising("decompose"), "ValueError in smelt/pipeline.py: traced"),
     "loops": (raising("lower"), "ValueError in smelt/pipeline.py: "),
     "schedule": (raising("schedule"), "ValueError in smelt/pipeline.py: "),
     "code": (rendering("{0.no}"), "AttributeError in smelt/codegen/"),
@@ -114,7 +114,7 @@ def test_an_error_of_another_kind_is_distinguished(lenient: Path, monkeypatch: p
             compiler.compile(program)(*arguments())
     raising("decompose")(monkeypatch)
     found = smelt("repro", str(lenient / "program"))
-    assert found.exit_code == 1 and "program fails otherwise: ValueError in smelt/pipeline.py: to_prims" in found.output
+    assert found.exit_code == 1 and "program fails otherwise: ValueError in smelt/pipeline.py: traced" in found.output
 
 
 def test_failures_under_fullgraph_have_a_report(lenient: Path, monkeypatch: pytest.MonkeyPatch) -> None:

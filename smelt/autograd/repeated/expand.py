@@ -1,0 +1,294 @@
+"""Joint prim graph of a graph with four blocks in; the joint prim graph of the graph with all its blocks out.
+
+The calls of block 1 are copied for each missing block. They may be: `places.py` has checked that the calls of block 2
+are such copies, so tracing any number of blocks makes them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from torch import fx
+from torch.fx import Node
+
+from smelt.autograd.repeated.places import NAMES, Part, Place, Places, Refused
+from smelt.autograd.repeated.shorten import Short
+from smelt.autograd.trace.plan import Constant, Fresh, Joint, Repeated
+from smelt.base.torch_private import OpOverload
+from smelt.graph.ir.module import Graph, GraphModule
+from smelt.prims.table import Kind, Prim
+
+T = TypeVar("T")
+
+
+def expand(joint: Joint, prims: fx.GraphModule, short: Short) -> tuple[Joint, fx.GraphModule] | None:
+    """Returns the joint graph's plan and the prim graph for all blocks; None if blocks are not copies of each other.
+
+    The plan's module has the graph's inputs and the metadata of its results, and no calls.
+
+    Args:
+        prims: the prim graph of `joint`, the joint graph of `short.module`.
+    """
+    if not _is_plain(joint) or any(map(_is_unique, prims.graph.nodes)):
+        return None
+    try:
+        return _Expansion(prims, joint, short).run()
+    except Refused:
+        return None
+
+
+def _is_plain(joint: Joint) -> bool:
+    """Whether a plan only says which gradients there are: no writes, random numbers, numbers or custom functions."""
+    simple = all(isinstance(o, (Fresh, Constant, Repeated)) for o in joint.outputs)
+    special = (joint.mutations, joint.touched, joint.seeds, joint.invalid_histories, joint.states)
+    numbers = (joint.sizes, joint.numbers, joint.reals, joint.reads, joint.num_found)
+    sparse = any(g is not None and not isinstance(g, int) for g in joint.gradients)
+    chosen = joint.flow is not None and joint.flow.choices
+    return simple and not any(special) and not any(numbers) and not sparse and not chosen
+
+
+def _is_unique(node: Node) -> bool:
+    """Whether a node may not be copied (random numbers differ for each call), or is counted (operators of eager)."""
+    if isinstance(node.target, Prim):
+        return node.target.kind is Kind.RANDOM
+    return isinstance(node.target, OpOverload) or bool(node.meta.get("random"))
+
+
+class _Expansion:
+    def __init__(self, prims: fx.GraphModule, joint: Joint, short: Short) -> None:
+        self.prims, self.joint, self.short = prims, joint, short
+        nodes = list(prims.graph.nodes)
+        self.output = nodes[-1]
+        self.calls = [n for n in nodes[:-1] if n.op != "placeholder"]
+        given = [n for n in nodes if n.op == "placeholder"]
+        self.primals, self.others = given[: joint.num_primals], given[joint.num_primals :]
+        self.places = Places(self.primals, self.others, self.calls, short)
+        self.graph = Graph()
+        self.env: dict[Node, Node] = {}
+        self.made: dict[Place, Node] = {}
+        self.templates: list[int] = []
+
+    def run(self) -> tuple[Joint, fx.GraphModule]:
+        self.copy_inputs()
+        self.copy_calls(self.places.parts)
+        joint = self.finish()
+        return joint, GraphModule(self.prims, self.graph)
+
+    # -- the whole graph --------------------------------------------------------------------------------------------
+
+    def block_in_whole(self, block: int) -> int:
+        return block if block <= 1 else block + self.short.left_out
+
+    def keep(self, node: Node, copy: Node) -> None:
+        self.env[node] = copy
+        place = self.places.of.get(node)
+        if place is not None:
+            self.made[place[0], self.block_in_whole(place[1])] = copy
+
+    def operand(self, reader: int | None, node: Node) -> Node:
+        """Returns the operand of a node of the short graph, in the whole graph.
+
+        Args:
+            reader: the block of the node, as `block_of` returns it.
+
+        Raises:
+            Refused: it is unknown whether the operand is a value of the same block or of the one beside it.
+        """
+        place = self.places.of.get(node)
+        if place is None:
+            return self.env[node]
+        root, block = place
+        if reader is None:
+            if block in (1, 2):
+                raise Refused
+            return self.env[node]
+        if (reader <= 1) == (block <= 1):
+            return self.env[node]
+        if reader not in (1, 2) or block not in (1, 2):
+            raise Refused
+        return self.made_at((root, self.block_in_whole(reader) + block - reader))
+
+    def operand_of_copy(self, later: int, node: Node) -> Node:
+        """Returns the operand of a copy of a node of block 1, for the block that is `later` blocks after it."""
+        place = self.places.of.get(node)
+        return self.env[node] if place is None else self.made_at((place[0], place[1] + later))
+
+    def made_at(self, place: Place) -> Node:
+        """Returns the value at a place of the whole graph.
+
+        Raises:
+            Refused: it does not exist (yet).
+        """
+        if place not in self.made:
+            raise Refused
+        return self.made[place]
+
+    def copy_inputs(self) -> None:
+        """Copy the placeholders: those of the whole graph's primals have its numbers."""
+        short, saved = self.short, {n.meta["as_saved"]: n for n in self.others if "as_saved" in n.meta}
+        first = {short.chain[i]: i for i, block in enumerate(short.block) if block == 1}
+        templates = self.templates
+        for i, (chain, at) in enumerate(zip(short.chain, short.position, strict=True)):
+            template = at if at is not None else short.position[first[chain]] if chain in first else None
+            if template is None:
+                raise Refused
+            templates.append(template)
+            node, name = self.primals[template], f"primals_{i}"
+            copy = self.graph.create_node("placeholder", name, (), {}, name)
+            copy.meta = dict(node.meta)
+            if at is not None:
+                self.keep(node, copy)
+            else:
+                assert chain is not None
+                block = short.blocks.level[short.blocks.inputs[i]]
+                self.made[("input", chain), block] = copy
+        for node in self.others:
+            if "as_saved" not in node.meta:
+                self.keep(node, self.graph.node_copy(node))
+        self.copy_saved(saved)
+
+    def copy_saved(self, saved: Mapping[tuple[str, Any], Node]) -> None:
+        """Copy the placeholders of inputs and results as they are when the backward runs, in the inputs' order."""
+        of_inputs: dict[int, list[tuple[str, Node]]] = {}
+        rest = []
+        names = {node.name: at for at, node in enumerate(self.primals)}
+        for (kind, which), node in saved.items():
+            if which in names:
+                of_inputs.setdefault(names[which], []).append((kind, node))
+            else:
+                rest.append(node)
+        if [n for at in sorted(of_inputs) for _, n in of_inputs[at]] + rest != list(saved.values()):
+            raise Refused
+        for i, template in enumerate(self.templates):
+            for kind, node in of_inputs.get(template, ()):
+                self.copy_saved_input(i, kind, node)
+        for node in rest:
+            self.keep(node, self.graph.node_copy(node))
+
+    def copy_saved_input(self, i: int, kind: str, node: Node) -> None:
+        name = node.name.replace(node.meta["as_saved"][1], f"primals_{i}")
+        copy = self.graph.create_node("placeholder", name, (), {}, name)
+        copy.meta = {**node.meta, "as_saved": (kind, f"primals_{i}")}
+        if self.short.position[i] is not None:
+            self.keep(node, copy)
+        else:
+            root, _ = self.places.of[node]
+            self.made[root, self.short.blocks.level[self.short.blocks.inputs[i]]] = copy
+
+    def copy_calls(self, parts: Sequence[Part]) -> None:
+        forward = {part.first + part.size: part for part in parts if part.second > part.first}
+        backward = {part.first: part for part in parts if part.second < part.first}
+        left_out = self.short.left_out
+        for at, call in enumerate(self.calls):
+            if at in forward:
+                for later in range(1, left_out + 1):
+                    self.copy_block(forward[at], later)
+            if at in backward:
+                for later in range(left_out, 0, -1):
+                    self.copy_block(backward[at], later)
+            self.keep(call, self.graph.node_copy(call, functools.partial(self.operand, self.places.block_of(call))))
+
+    def copy_block(self, part: Part, later: int) -> None:
+        """Copy the calls of block 1 for the block that is `later` blocks after it."""
+        for call in self.calls[part.first : part.first + part.size]:
+            copy = self.graph.node_copy(call, functools.partial(self.operand_of_copy, later))
+            for key in NAMES:
+                if key in copy.meta:
+                    copy.meta[key] = self.places.copied_name(copy.meta[key], later)
+            root, block = self.places.of[call]
+            self.made[root, block + later] = copy
+
+    # -- results and the plan ---------------------------------------------------------------------------------------
+
+    def finish(self) -> Joint:
+        joint, short = self.joint, self.short
+        values, gradients, _ = joint.split_results(self.output.args[0])
+        value_metas, gradient_metas, _ = joint.split_results(self.output.meta["val"])
+        given = [k for k in joint.gradients if k is not None]
+        if given != [*range(len(gradients))]:
+            raise Refused
+        results: list[Node | None] = [self.operand(None, v) if isinstance(v, Node) else v for v in values]
+        metas, positions = [*value_metas], list[int | None]()
+        for i, template in enumerate(self.templates):
+            k = joint.gradients[template]
+            positions.append(None if k is None else len(results) - len(values))
+            if k is None:
+                continue
+            assert isinstance(k, int)
+            results.append(self.gradient(i, gradients[k]))
+            metas.append(gradient_metas[k])
+        self.check_plans(gradients, gradient_metas)
+        made = self.graph.output(tuple(results))
+        made.meta = {**self.output.meta, "val": tuple(metas)}
+        return replace(
+            joint,
+            module=self.signature(tuple(metas)),
+            num_primals=len(short.position),
+            gradients=tuple(positions),
+            cloned=self.spread(joint.cloned),
+            unsaved=self.spread(joint.unsaved),
+            saved_itself=self.spread(joint.saved_itself),
+            saved_both=self.spread(joint.saved_both),
+            idle=tuple(sorted(self.spread(joint.idle))),
+            reached=self.spread_values(joint.reached),
+            layouts_returned=self.spread_values(joint.layouts_returned),
+        )
+
+    def gradient(self, i: int, node: Any) -> Any:
+        """Returns the gradient of an input of the whole graph; `node` is that of its template."""
+        if not isinstance(node, Node):
+            return node
+        at = self.short.position[i]
+        if at is not None:
+            return self.operand(self.places.block_of(self.primals[at]), node)
+        return self.operand_of_copy(self.short.blocks.level[self.short.blocks.inputs[i]] - 1, node)
+
+    def templates_of_blocks(self) -> Iterator[tuple[int, int]]:
+        """Yields the positions of the short graph's inputs of block 1 and of the corresponding ones of block 2."""
+        by_place = {
+            place: at for at, node in enumerate(self.primals) if (place := self.places.of.get(node)) is not None
+        }
+        for (root, block), at in by_place.items():
+            if block == 1:
+                if (root, 2) not in by_place:
+                    raise Refused
+                yield at, by_place[root, 2]
+
+    def check_plans(self, gradients: Sequence[Any], metas: Sequence[Any]) -> None:
+        """Check that the plan says the same of the inputs of blocks 1 and 2.
+
+        Raises:
+            Refused: it does not.
+        """
+        joint = self.joint
+        sets = (joint.cloned, joint.unsaved, joint.saved_itself, joint.saved_both, joint.idle)
+        for one, other in self.templates_of_blocks():
+            k, m = joint.gradients[one], joint.gradients[other]
+            same = (k is None) == (m is None) and all((one in each) == (other in each) for each in sets)
+            same = same and all(each.get(one) == each.get(other) for each in (joint.reached, joint.layouts_returned))
+            if not same:
+                raise Refused
+            if isinstance(k, int) and isinstance(m, int):
+                x, y = gradients[k], gradients[m]
+                if metas[k] != metas[m] or not (self.places.follows(x, y) if isinstance(x, Node) else x is y):
+                    raise Refused
+
+    def spread(self, positions: Collection[int]) -> frozenset[int]:
+        """Returns the positions of the whole graph's inputs whose templates are at these positions."""
+        return frozenset(i for i, template in enumerate(self.templates) if template in positions)
+
+    def spread_values(self, values: Mapping[int, T]) -> dict[int, T]:
+        """Returns the values by positions of the whole graph's inputs, given those of their templates."""
+        return {i: values[template] for i, template in enumerate(self.templates) if template in values}
+
+    def signature(self, metas: tuple[Any, ...]) -> fx.GraphModule:
+        """Returns a graph with the whole graph's inputs and the metadata of its results, without its calls."""
+        graph = Graph()
+        for node in self.graph.nodes:
+            if node.op == "placeholder" and "as_saved" not in node.meta:
+                graph.node_copy(node)
+        graph.output(()).meta["val"] = metas
+        return GraphModule(self.prims, graph)
