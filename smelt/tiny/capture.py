@@ -28,19 +28,16 @@ class Captured:
     """A model as one graph.
 
     Attributes:
-        graph: functional ATen operators; its first placeholder is the image batch, the others are parameters.
-        held: placeholder -> its parameter, for all placeholders but the first.
+        graph: functional ATen operators; placeholders are the image batch and parameters, in the order of first use.
+        image: the placeholder of the image batch.
+        held: placeholder -> its parameter or buffer, for all other placeholders.
         ranges: node -> its minimum and maximum over the calibration data.
     """
 
     graph: fx.GraphModule
+    image: fx.Node
     held: dict[fx.Node, torch.Tensor]
     ranges: dict[fx.Node, tuple[float, float]] = field(default_factory=dict)
-
-    @property
-    def image(self) -> fx.Node:
-        """The placeholder of the image batch."""
-        return next(iter(self.graph.graph.nodes))
 
 
 def capture(model: nn.Module, calibration_data: Any) -> Captured:
@@ -74,6 +71,7 @@ def capture(model: nn.Module, calibration_data: Any) -> Captured:
 
         return run
 
+    batch = images[:BATCH]
     training = {module: module.training for module in model.modules()}
     fast = torch.backends.mha.get_fastpath_enabled()
     model.eval()
@@ -81,11 +79,11 @@ def capture(model: nn.Module, calibration_data: Any) -> Captured:
     try:
         with torch.no_grad():
             backend = smelt.aot_autograd(fw_compiler=take)
-            smelt.compile(model, backend=backend, fullgraph=True, dynamic=False)(images[:BATCH])
+            smelt.compile(model, backend=backend, fullgraph=True, dynamic=False)(batch)
     except SmeltError:
         raise
     except Exception as error:
-        raise _refused(model, images[:BATCH]) or error from error
+        raise _refused(model, batch) or error from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for module, was in training.items():
@@ -93,11 +91,20 @@ def capture(model: nn.Module, calibration_data: Any) -> Captured:
     if len(taken) != 1:
         raise QuantizeError(f"the model ran as {len(taken)} graphs", hint="smelt.explain(model) shows where it was cut")
     graph, arguments = taken[0]
-    places = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    # the image batch comes first: a model's forward takes it, parameters are read from the model later
-    found = Captured(graph, dict(zip(places[1:], arguments[1:], strict=True)))
+    found = _with_places(graph, arguments, batch)
     _calibrate(found, images)
     return found
+
+
+def _with_places(graph: fx.GraphModule, arguments: Sequence[torch.Tensor], batch: torch.Tensor) -> Captured:
+    """A graph whose placeholders are known by the arguments of its run, of which one is the image batch itself."""
+    places = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    held = dict(zip(places, arguments, strict=True))
+    image = next((place for place, given in held.items() if given is batch), None)
+    if image is None or not image.users:
+        raise QuantizeError("the model's result does not depend on its images")
+    del held[image]
+    return Captured(graph, image, held)
 
 
 def _refused(model: nn.Module, images: torch.Tensor) -> QuantizeError | None:
@@ -220,11 +227,12 @@ def _calibrate(captured: Captured, images: torch.Tensor) -> None:
     """Run all images; the last batch is padded by repeating its last image, as the graph has a fixed batch size."""
     size = min(BATCH, len(images))
     interpreter = _Ranges(captured)
+    places = [node for node in captured.graph.graph.nodes if node.op == "placeholder"]
     with torch.no_grad():
         for start in range(0, len(images), size):
             batch = images[start : start + size]
             filled = torch.cat([batch, *[batch[-1:]] * (size - len(batch))])
-            interpreter.run(filled, *captured.held.values())
+            interpreter.run(*(captured.held.get(place, filled) for place in places))
 
 
 def chain(node: fx.Node, targets: Iterable[Any]) -> fx.Node | None:

@@ -81,9 +81,10 @@ class Conv:
 
     Attributes:
         kernel: height and width.
-        padding: rows above and below, columns left and right.
+        padding: rows above, columns on the left.
         depthwise: whether each channel is convolved separately. Weights are (height, width, channels) then, else
             (outputs, height, width, inputs).
+        end: rows of padding below, columns on the right; None: as many as `padding`.
     """
 
     name: str
@@ -97,11 +98,23 @@ class Conv:
     depthwise: bool = False
     low: int = LOW
     high: int = HIGH
+    end: tuple[int, int] | None = None
+
+    @property
+    def border(self) -> tuple[int, int, int, int]:
+        """Padding: columns left and right, rows above and below, in the order of `torch.nn.functional.pad`."""
+        (top, left), (bottom, right) = self.padding, self.end or self.padding
+        return left, right, top, bottom
+
+    def padded(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of an input with its padding."""
+        left, right, top, bottom = self.border
+        return height + top + bottom, width + left + right
 
     @property
     def pointwise(self) -> bool:
         """Whether each position of the result is computed from the same position of the input alone."""
-        return not self.depthwise and self.kernel == (1, 1) and self.stride == 1 and self.padding == (0, 0)
+        return not self.depthwise and self.kernel == (1, 1) and self.stride == 1 and not any(self.border)
 
     @property
     def inputs(self) -> int:
@@ -471,8 +484,9 @@ def _wrong_conv(op: Conv, x: Tensor, y: Tensor) -> str | None:
     if len(x.shape) != 3 or len(y.shape) != 3:
         return "images are (height, width, channels)"
     (kh, kw), (height, width, channels) = op.kernel, x.shape
-    (down, right), stride = op.padding, op.stride
-    extents = ((height + 2 * down - kh) // stride + 1, (width + 2 * right - kw) // stride + 1)
+    extents = tuple((n - k) // op.stride + 1 for n, k in zip(op.padded(height, width), op.kernel, strict=True))
+    if min(op.border) < 0:
+        return f"its padding is {op.border}"
     if y.shape != (*extents, op.outputs):
         return f"its result is {(*extents, op.outputs)}, not {y.shape}"
     wanted = (kh, kw, channels) if op.depthwise else (op.outputs, kh, kw, channels)

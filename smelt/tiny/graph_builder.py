@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ BOUNDS = (aten.relu.default, aten.hardtanh.default, aten.clamp.default, aten.cla
 
 HAS = (
     "convolution (in one group, or one for each channel), BatchNorm, linear, add, constants added or "
-    "taken off, mean pooling, ReLU, ReLU6, "
+    "taken off, padding by zeros before a convolution, mean pooling, ReLU, ReLU6, "
     "functions of one value such as GELU, layer norm, attention without a mask, views"
 )
 
@@ -46,7 +46,13 @@ def rule(*targets: Any) -> Callable[[Rule], Rule]:
 
 
 class Partial(Protocol):
-    """The value of a node that becomes part of an operator with later nodes."""
+    """The value of a node that becomes part of an operator with later nodes.
+
+    Attributes:
+        what: what it is, for errors.
+    """
+
+    what: ClassVar[str]
 
     def through(self, before: tuple[int, ...], after: tuple[int, ...]) -> Partial | None:
         """The value after a view operator from one shape to another; None if the target lacks that."""
@@ -59,6 +65,7 @@ class GraphBuilder:
     Attributes:
         views: node -> the view that represents its value; a tuple for a node with several values.
         partial: nodes whose values become part of an operator with later nodes: no tensor holds them.
+        skipped: nodes that became part of an operator before them.
         shaped: tensors that were reshaped.
         batch: the batch size of the captured graph.
         current: the node that a rule converts.
@@ -71,6 +78,7 @@ class GraphBuilder:
         self.operators: list[Operator] = []
         self.views: dict[fx.Node, View | tuple[View, ...]] = {}
         self.partial: dict[fx.Node, Partial] = {}
+        self.skipped: set[fx.Node] = set()
         self.shaped: dict[tuple[str, tuple[int, ...]], str] = {}
         self.last = self.current = result_node(captured.graph.graph)
         self.batch = int(captured.image.meta["val"].shape[0])
@@ -81,7 +89,8 @@ class GraphBuilder:
         image_name = self.tensor(first, (height, width, channels), "image")
         self.views[first] = View(image_name, image(self.batch, (height, width, channels)))
         for node in self.captured.graph.graph.nodes:
-            if node.op == "call_function" and node not in self.views and not self.is_parameter(node):
+            done = node in self.views or node in self.skipped
+            if node.op == "call_function" and not done and not self.is_parameter(node):
                 self.current, rule = node, RULES.get(node.target)
                 if rule is None:
                     raise self.lacks(node, f"the target lacks {operator_name(node)}")
@@ -112,7 +121,9 @@ class GraphBuilder:
         """
         view = self.views.get(node) if isinstance(node, fx.Node) else None
         if not isinstance(view, View):
-            raise self.lacks(of, f"{operator_name(of)} of a value that is no activation")
+            partial = self.partial.get(node) if isinstance(node, fx.Node) else None
+            kind = "a value that is no activation" if partial is None else partial.what
+            raise self.lacks(of, f"the target lacks {operator_name(of)} of {kind}")
         if view.factor != 1.0 and not scaled:
             raise self.lacks(of, f"{operator_name(of)} of a tensor times a number, which only attention takes")
         return view

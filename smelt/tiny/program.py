@@ -251,7 +251,7 @@ def add_forward(builder: Builder, saved: Saved) -> str:
             _add_operator(builder, op, saved, expanded.get(op.name))
     if graph.tensors[graph.output].dtype == "float32":
         return builder.buffer_of[graph.output]
-    logits = builder.value("float_logits", graph.tensors[graph.output].shape, "float32")
+    logits = builder.value("float_logits", (graph.classes,), "float32")
     builder.call("dequantize", graph.operators[-1], [builder.buffer_of[graph.output]], [logits])
     return logits
 
@@ -384,14 +384,15 @@ def plane_bytes(graph: Int8Graph, op: Conv) -> int:
     if not op.depthwise:
         return 0
     height, width, _ = graph.tensors[op.x].shape
-    return -(-(height + 2 * op.padding[0]) * (width + 2 * op.padding[1]) // 4) * 4 + PLANE_SLACK
+    return -(-prod(op.padded(height, width)) // 4) * 4 + PLANE_SLACK
 
 
 def bordered(op: Conv) -> bool:
     """Whether the backward of a depthwise convolution pads the gradient with a border of zeros: then no tap of the
     kernel needs a test of bounds.
     """
-    return op.stride == 1 and all(pad < extent for pad, extent in zip(op.padding, op.kernel, strict=True))
+    (left, right, top, bottom), (height, width) = op.border, op.kernel
+    return op.stride == 1 and max(top, bottom) < height and max(left, right) < width
 
 
 def gradient_plane_elements(graph: Int8Graph, op: Conv, border: bool) -> int:

@@ -8,8 +8,9 @@ matter.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -58,9 +59,45 @@ def quantize(model: nn.Module, calibration_data: Any, *, name: str | None = None
     return made
 
 
+@dataclass(frozen=True)
+class Padded:
+    """A batch of images between zeros, which becomes part of the convolutions that read it.
+
+    Attributes:
+        x: the node of the images.
+        start, end: rows and columns of zeros before and after them.
+    """
+
+    what: ClassVar[str] = "a padded tensor, which only convolutions take"
+    x: fx.Node
+    start: tuple[int, int]
+    end: tuple[int, int]
+
+    def through(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        """No view of it is supported."""
+
+
+@rule(aten.constant_pad_nd.default)
+def pad(builder: GraphBuilder, node: fx.Node) -> None:
+    x, sides, value = (*arguments(node), 0)[:3]
+    (left, right), (top, bottom), *rest = ((*sides, 0, 0)[i : i + 2] for i in range(0, max(4, len(sides)), 2))
+    if value != 0 or any(map(any, rest)) or min(left, right, top, bottom) < 0:
+        raise builder.lacks(node, "the target lacks padding but by zeros, of rows and columns")
+    inner = builder.partial.get(x)
+    start, end = (inner.start, inner.end) if isinstance(inner, Padded) else ((0, 0), (0, 0))
+    x = inner.x if isinstance(inner, Padded) else x
+    builder.images(x, node)
+    builder.partial[node] = Padded(x, (start[0] + top, start[1] + left), (end[0] + bottom, end[1] + right))
+
+
 @rule(aten.convolution.default)
 def convolution(builder: GraphBuilder, node: fx.Node) -> None:
     x_node, weight_node, bias_node, stride, padding, dilation, transposed, _, groups = arguments(node)
+    before = after = _pair(padding)
+    padded = builder.partial.get(x_node)
+    if isinstance(padded, Padded):
+        x_node = padded.x
+        before, after = ((a + before[0], b + before[1]) for a, b in (padded.start, padded.end))
     x, weight = builder.images(x_node, node), builder.array(weight_node)
     assert weight is not None
     channels = builder.tensors[x].channels
@@ -73,34 +110,68 @@ def convolution(builder: GraphBuilder, node: fx.Node) -> None:
         raise builder.lacks(node, f"the target lacks depthwise kernels of more than {MAX_TAPS} rows or columns")
     bias = builder.array(bias_node)
     bias = np.zeros(len(weight)) if bias is None else bias
-    end = chain(node, NORMS)
-    if end is not None:
-        weight, bias = _folded(builder, end, weight, bias)
-        end = chain(end, (getitem,))
+    end, weight, bias = _with_norm(builder, node, weight, bias)
     name = builder.path(weight_node)
+    whole = not any((*before, *after)) and weight.shape[2:] == builder.tensors[x].shape[:2]
+    if whole and not depthwise and _is_classifier(builder, node):
+        features = builder.as_shape(x, (builder.tensors[x].elements,))
+        result = View(features, torch.arange(builder.batch * len(weight)).reshape(builder.batch, -1, 1, 1))
+        _head(builder, node, name, result, weight.transpose(0, 2, 3, 1).reshape(len(weight), -1), bias)
+        return
     parameters = builder.weights(node, name, x, weight, bias)
     laid_out = parameters[0].data.transpose(0, 2, 3, 1)
     laid_out = laid_out[..., 0].transpose(1, 2, 0) if depthwise else laid_out
     kernel = Parameter(parameters[0].name, np.ascontiguousarray(laid_out), parameters[0].scales)
-    channels, height, width = (end or node).meta["val"].shape[1:]
-    shape = (height, width, channels)
-    y, low, high = builder.result(end or node, shape, image(builder.batch, shape))
-    if end is not None:
-        builder.views[node] = builder.views[arguments(end)[0]] = builder.views[end]
+    y, low, high = _images_of(builder, end)
     size = (weight.shape[2], weight.shape[3])
     builder.operators.append(
-        Conv(name, x, y, kernel, parameters[1], size, stride[0], _pair(padding), depthwise, low, high)
+        Conv(name, x, y, kernel, parameters[1], size, stride[0], before, depthwise, low, high, after)
     )
+
+
+def _images_of(builder: GraphBuilder, node: fx.Node) -> tuple[str, int, int]:
+    """Add the tensor of an operator's result that is a batch of images: (its name, low, high)."""
+    channels, height, width = node.meta["val"].shape[1:]
+    shape = (height, width, channels)
+    return builder.result(node, shape, image(builder.batch, shape))
+
+
+def _with_norm(
+    builder: GraphBuilder, node: fx.Node, weight: np.ndarray, bias: np.ndarray
+) -> tuple[fx.Node, np.ndarray, np.ndarray]:
+    """The node of a layer's result, its weight (outputs first) and its bias, all with the BatchNorm that follows it, if
+    there is one.
+    """
+    norm = chain(node, NORMS)
+    if norm is None:
+        return node, weight, bias
+    end = builder.only_first(norm)
+    builder.skipped.add(norm)
+    return end, *_folded(builder, norm, weight, bias)
 
 
 def _folded(
     builder: GraphBuilder, norm: fx.Node, weight: np.ndarray, bias: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weight and bias of a convolution with the BatchNorm that follows it."""
+    """Weight (outputs first) and bias of a layer with the BatchNorm that follows it."""
     gain, shift, mean, variance = (builder.array(one) for one in arguments(norm)[1:5])
     assert mean is not None and variance is not None
     factor = (1.0 if gain is None else gain) / np.sqrt(variance + arguments(norm)[6])
-    return weight * factor.reshape(-1, 1, 1, 1), (bias - mean) * factor + (0.0 if shift is None else shift)
+    scaled = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
+    return scaled, (bias - mean) * factor + (0.0 if shift is None else shift)
+
+
+@rule(*NORMS)
+def norm(builder: GraphBuilder, node: fx.Node) -> None:
+    """A BatchNorm that follows no layer is a depthwise convolution of single elements."""
+    x, end = builder.images(arguments(node)[0], node), builder.only_first(node)
+    channels = builder.tensors[x].channels
+    name = builder.path(node, *(given for given in arguments(node)[1:3] if given is not None))
+    folded = _folded(builder, node, np.ones((channels, 1)), np.zeros(channels))
+    kernel, shift = builder.weights(node, name, x, *folded)
+    kernel = Parameter(kernel.name, np.ascontiguousarray(kernel.data.reshape(1, 1, channels)), kernel.scales)
+    y, low, high = _images_of(builder, end)
+    builder.operators.append(Conv(name, x, y, kernel, shift, (1, 1), 1, (0, 0), True, low, high))
 
 
 @rule(aten.addmm.default, aten.mm.default)
@@ -121,20 +192,39 @@ def linear(builder: GraphBuilder, node: fx.Node) -> None:
     index = begin // inputs * outputs + torch.arange(outputs)
     each = len(begin) == builder.batch
     x = builder.as_shape(view.name, (inputs,)) if each else builder.positions(view, inputs)
-    if node is builder.last and builder.float_head and each:
-        builder.views[node] = View(node.name, index)
-        builder.tensors[node.name] = Tensor(node.name, (outputs,), "float32")
-        parameters = (np.ascontiguousarray(one, np.float32) for one in (weight, bias))
-        kept = [Parameter(f"{name}.{kind}", one) for kind, one in zip(("weight", "bias"), parameters, strict=True)]
-        builder.operators.append(Head(name, x, node.name, *kept))
+    if each and _is_classifier(builder, node):
+        _head(builder, node, name, View(x, index), weight, bias)
         return
+    end, weight, bias = _with_norm(builder, node, weight, bias) if each else (node, weight, bias)
     kernel, shift = builder.weights(node, name, x, weight, bias)
-    y, low, high = builder.result(node, (outputs,) if each else (*builder.tensors[x].shape[:2], outputs), index)
+    y, low, high = builder.result(end, (outputs,) if each else (*builder.tensors[x].shape[:2], outputs), index)
     if each:
         builder.operators.append(Linear(name, x, y, kernel, shift, low, high))
         return
     kernel = Parameter(kernel.name, np.ascontiguousarray(kernel.data[:, None, None]), kernel.scales)
     builder.operators.append(Conv(name, x, y, kernel, shift, (1, 1), 1, (0, 0), False, low, high))
+
+
+def _is_classifier(builder: GraphBuilder, node: fx.Node) -> bool:
+    """Whether a layer stays in float32 because its result, or a view of it, is the model's."""
+    end: fx.Node | None = node
+    while end is not None and end is not builder.last:
+        end = chain(end, VIEWS)
+    return end is not None and builder.float_head
+
+
+def _head(builder: GraphBuilder, node: fx.Node, name: str, view: View, weight: np.ndarray, bias: np.ndarray) -> None:
+    """Add the classifier, of weight (outputs, inputs).
+
+    Args:
+        view: the features that it reads, with the index of its result.
+    """
+    builder.check_finite(node, name, weight, bias)
+    builder.tensors[node.name] = Tensor(node.name, (len(weight),), "float32")
+    builder.views[node] = View(node.name, view.index)
+    parameters = (np.ascontiguousarray(one, np.float32) for one in (weight, bias))
+    kept = [Parameter(f"{name}.{kind}", one) for kind, one in zip(("weight", "bias"), parameters, strict=True)]
+    builder.operators.append(Head(name, view.name, node.name, *kept))
 
 
 @rule(aten.add.Tensor, aten.sub.Tensor)
@@ -242,7 +332,7 @@ def view(builder: GraphBuilder, node: fx.Node) -> None:
     if partial is not None:
         made = partial.through(tuple(x.meta["val"].shape), tuple(node.meta["val"].shape))
         if made is None:
-            raise builder.lacks(node, f"the target lacks {operator_name(node)} of products of attention")
+            raise builder.lacks(node, f"the target lacks {operator_name(node)} of {partial.what}")
         builder.partial[node] = made
         return
     builder.views[node] = builder.source(x, node, scaled=True).through(

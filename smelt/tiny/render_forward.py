@@ -47,7 +47,8 @@ def _depthwise(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Conv)
     given: list[object] = [r.at(call.reads[0]), *extents(r.graph, op.x), r.graph.tensors[op.x].zero]
-    given += [*weights_of(r, op), r.parameter(op.bias), *op.kernel, op.stride, *op.padding]
+    plane = op.padded(*extents(r.graph, op.x)[:2])
+    given += [*weights_of(r, op), r.parameter(op.bias), *op.kernel, op.stride, *op.padding, *plane]
     result = [r.at(call.writes[0]), *extents(r.graph, op.y)[:2], r.result(op, call)]
     return called("tiny_depthwise", *given, *result, r.scratch(at))
 
@@ -70,7 +71,8 @@ def _expand_depthwise(r: Rendering, call: Call, at: int) -> str:
     assert isinstance(op, Conv) and expand is not None
     given = [r.at(call.reads[0]), *extents(r.graph, expand.x), r.graph.tensors[expand.x].zero]
     given += [r.parameter(expand.weight), r.parameter(expand.bias), r.result(expand, None), op.outputs]
-    given += [r.parameter(op.weight), r.parameter(op.bias), *op.kernel, op.stride, *op.padding]
+    _, wide = op.padded(*extents(r.graph, op.x)[:2])
+    given += [r.parameter(op.weight), r.parameter(op.bias), *op.kernel, op.stride, *op.padding, wide]
     result = [r.at(call.writes[0]), *extents(r.graph, op.y)[:2], r.result(op, call)]
     return called("tiny_expand_depthwise", *given, *result, r.scratch(at), plane_bytes(r.graph, op))
 

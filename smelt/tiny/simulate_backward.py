@@ -233,11 +233,12 @@ def _conv_backward_int8(run: Run, call: Call) -> None:
         sums = q.double() @ weight
     else:
         weight = weight.permute(2, 0, 1)[:, None] if op.depthwise else weight.permute(0, 3, 1, 2)
-        x, y = run.graph.tensors[op.x].shape, run.graph.tensors[op.y].shape
-        more = [x[a] + 2 * op.padding[a] - op.kernel[a] - (y[a] - 1) * op.stride for a in (0, 1)]
+        height, width, _ = run.graph.tensors[op.x].shape
         groups = op.outputs if op.depthwise else 1
-        image = q.double().permute(0, 3, 1, 2)
-        sums = functional.conv_transpose2d(image, weight, None, op.stride, op.padding, more, groups).permute(0, 2, 3, 1)
+        whole = functional.conv_transpose2d(q.double().permute(0, 3, 1, 2), weight, None, op.stride, groups=groups)
+        left, _, top, _ = op.border
+        ends = (width + left - whole.shape[3], height + top - whole.shape[2])  # the last rows may reach no window
+        sums = functional.pad(whole, (-left, ends[0], -top, ends[1])).permute(0, 2, 3, 1)
     run.values[call.writes[0]] = sums.float() * scale
 
 
@@ -246,8 +247,8 @@ class _Spread:
 
     def __init__(self, run: Run, op: Conv) -> None:
         (height, width, channels), self.y = run.graph.tensors[op.x].shape, run.graph.tensors[op.y].shape
-        self.op, self.shape, border = op, (height, width), op.padding
-        self.total = torch.zeros(height + 2 * border[0], width + 2 * border[1], channels)
+        self.op, self.shape = op, (height, width)
+        self.total = torch.zeros(*op.padded(height, width), channels)
 
     def under(self, u: int, v: int) -> torch.Tensor:
         """The view of the elements at the tap (u, v) of the window, one for each position of the result."""
@@ -256,8 +257,8 @@ class _Spread:
 
     def inner(self) -> torch.Tensor:
         """The gradient without its border."""
-        (down, right), (height, width) = self.op.padding, self.shape
-        return self.total[None, down : down + height, right : right + width].clone()
+        (top, left), (height, width) = self.op.padding, self.shape
+        return self.total[None, top : top + height, left : left + width].clone()
 
 
 # -- gradients of parameters, applied at once ----------------------------------------------------------------------
@@ -292,8 +293,8 @@ def _update_weight(run: Run, call: Call) -> None:
         g, factors = g[..., chosen], factors[chosen]
     else:
         g, factors = g[..., None, None, None], factors[:, None, None, None]
-    (down, right), stride = op.padding, op.stride
-    x = functional.pad(x, (0, 0, right, right, down, down))
+    stride = op.stride
+    x = functional.pad(x, (0, 0, *op.border)) if isinstance(op, Conv) else x
     shape = run.state[op.weight.name].shape
     total = torch.zeros(shape if op.depthwise else (shape[0], *op.kernel, shape[-1]), dtype=g.dtype)
     for i in range(g.shape[0]):

@@ -46,7 +46,8 @@ def convolved(run: Run, op: Conv, x: torch.Tensor) -> torch.Tensor:
     weight = run.parameter(op.weight).double()
     weight = weight.permute(2, 0, 1)[:, None] if op.depthwise else weight.permute(0, 3, 1, 2)
     groups = weight.shape[0] if op.depthwise else 1
-    sums = functional.conv2d(x.permute(0, 3, 1, 2), weight, None, op.stride, op.padding, 1, groups).permute(0, 2, 3, 1)
+    image = functional.pad(x.permute(0, 3, 1, 2), op.border)
+    sums = functional.conv2d(image, weight, None, op.stride, groups=groups).permute(0, 2, 3, 1)
     sums = sums + run.parameter(op.bias).double()
     return sums.float() * torch.from_numpy(accumulator_scales(run.graph, op))
 
@@ -134,7 +135,8 @@ def _clamp(run: Run, call: Call) -> None:
 @rule("dequantize")
 def _dequantize(run: Run, call: Call) -> None:
     y = run.graph.tensors[run.graph.output]
-    run.values[call.writes[0]] = centred(run, call.reads[0], run.graph.output).float() * dequantize_scale(y)
+    given = centred(run, call.reads[0], run.graph.output).flatten(1)
+    run.values[call.writes[0]] = given.float() * dequantize_scale(y)
 
 
 def features(run: Run, op: Head, name: str) -> torch.Tensor:

@@ -60,6 +60,40 @@ class DepthwiseKernels(nn.Module):
         return self.head(self.body(x).mean((2, 3)))
 
 
+class Uneven(nn.Module):
+    """Convolutions whose four sides have different numbers of zeros, on images (n, 2, 9, 8): one of all channels, two
+    depthwise ones, of which the first is bordered in the backward, and one whose two paddings add up.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.wide = nn.Conv2d(2, 4, 3, 2), nn.Conv2d(4, 6, 1)
+        self.own, self.strided = nn.Conv2d(6, 6, (3, 4), groups=6), nn.Conv2d(6, 6, 3, 2, groups=6)
+        self.last, self.head = nn.Conv2d(6, 5, 2, padding=(0, 1)), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(self.first(functional.pad(x, (0, 1, 2, 0))))
+        x = functional.relu(self.wide(x))
+        x = functional.relu(self.own(functional.pad(x, (2, 0, 1, 2))))
+        x = functional.relu(self.strided(functional.pad(functional.pad(x, (0, 3)), (1, 0, 0, 1))))
+        return self.head(self.last(functional.pad(x, (0, 1, 1, 0), value=0.0)).mean((2, 3)))
+
+
+class Norms(nn.Module):
+    """BatchNorm of the image, after a ReLU and after a linear layer; a convolution is the classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.conv, self.after = nn.BatchNorm2d(2), nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, affine=False)
+        self.hidden, self.norm = nn.Linear(4 * 6 * 6, 8), nn.BatchNorm1d(8)
+        self.head = nn.Conv2d(8, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.after(functional.relu(self.conv(self.before(x))))
+        x = functional.relu(self.norm(self.hidden(x.flatten(1))))
+        return self.head(x[:, :, None, None]).flatten(1)
+
+
 class Block(nn.Module):
     """A block of a transformer, whose attention is written in one of three ways."""
 

@@ -19,6 +19,7 @@ from smelt.tiny.host import HostModel
 from smelt.tiny.program import ROUNDINGS, StepOptions, infer_program
 from smelt.tiny.scheme import named
 from smelt.tiny.step import step_program
+from tests.tiny.networks import Norms, Uneven, with_statistics
 
 
 class Net(nn.Module):
@@ -96,6 +97,36 @@ def test_an_int8_classifier_and_batches_of_a_loader() -> None:
     assert np.array_equal(np.stack([model.infer(one) for one in given.numpy()]), simulate.infer(graph, given).numpy())
 
 
+@pytest.mark.parametrize(("network", "shape"), [(Uneven, (2, 9, 8)), (Norms, (2, 8, 8))])
+@pytest.mark.parametrize("backward", ["float32", "int8"])
+def test_padding_of_each_side_and_norms_of_each_place(
+    network: type[nn.Module], shape: tuple[int, ...], backward: str
+) -> None:
+    net, images = with_statistics(network(), *shape), torch.randn(40, *shape)
+    graph = quantize(net, images)
+    with torch.no_grad():
+        expected = net.eval()(images)
+    assert (simulate.infer(graph, as_int8(graph, images)) - expected).norm() < 0.05 * expected.norm()
+    program = step_program(graph, named("full", graph), StepOptions(backward=backward))
+    model = HostModel(render_c.render(infer_program(graph, program.trained), program), program)
+    training = simulate.Training(program)
+    for number, image in enumerate(as_int8(graph, images[:3]).numpy()):
+        assert training.step(image, number % 3, 0.05) == model.train_step(image, number % 3, 0.05)
+    assert all(np.array_equal(training.state[name].numpy(), value) for name, value in model.trained().items())
+
+
+def test_a_convolution_of_all_positions_is_a_classifier() -> None:
+    net, images = (
+        nn.Sequential(nn.Conv2d(2, 4, 1), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.Flatten()),
+        torch.randn(8, 2, 3, 3),
+    )
+    graph = quantize(net, images)
+    assert isinstance(graph.operators[-1], Head) and graph.operators[-1].name == "2"
+    for one in (graph, quantize(net, images, float_head=False)):
+        found = simulate.infer(one, as_int8(one, images))
+        assert found.shape == (8, 3) and (found - net(images)).norm() < 0.05 * net(images).norm()
+
+
 class One(nn.Module):
     """A convolution, something, and a classifier."""
 
@@ -120,6 +151,11 @@ class One(nn.Module):
         (lambda x: F.adaptive_avg_pool2d(x, 3), r"of \(4, 4\) to \(3, 3\), which do not divide it"),
         (lambda x: x + x[:, :, :1], "of a part of a tensor"),
         (lambda x: x + x.transpose(2, 3), "or in different orders"),
+        (lambda x: F.conv2d(F.pad(x, (1, 0), value=1.0), torch.ones(4, 4, 1, 1)), "padding but by zeros"),
+        (lambda x: F.conv2d(F.pad(x, (-1, 0)), torch.ones(4, 4, 1, 1)), "padding but by zeros"),
+        (lambda x: F.conv2d(F.pad(x, (0, 0, 0, 0, 1, 0)), torch.ones(4, 5, 1, 1)), "padding but by zeros"),
+        (lambda x: F.avg_pool2d(F.pad(x, (1, 1)), 2), "avg_pool2d.* of a padded tensor, which only convolutions take"),
+        (lambda x: F.pad(x, (1, 1))[:, :, 1:], "lacks aten.slice.* of a padded tensor"),
         (lambda x: F.hardtanh(x), "that is no ReLU or ReLU6"),
         (nn.Conv2d(4, 4, 1, groups=2), "in 2 groups of 4 channels"),
         (lambda x: F.avg_pool2d(x, 3, 1, 1), "mean pooling with padding"),
@@ -175,6 +211,45 @@ def test_constants_are_added_and_taken_off() -> None:
     assert [type(op) for op in graph.operators[:4]] == [AddConstant, Conv, AddConstant, AddConstant]
     found = simulate.infer(graph, as_int8(graph, images))
     assert (found - net(images)).norm() < 0.03 * net(images).norm()
+
+
+class Prepared(nn.Module):
+    """Computes values of buffers and of a weight before it uses its images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.1, -0.4, 0.3]).view(3, 1, 1))
+        self.register_buffer("deviation", torch.tensor([1.0, 2.0, 0.5]).view(3, 1, 1))
+        self.weight, self.head = nn.Parameter(torch.randn(4, 3, 3, 3)), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shift, weight = self.mean / self.deviation, self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return self.head(F.relu(F.conv2d(x - shift, weight)).mean((2, 3)))
+
+
+def test_parameters_may_be_used_before_the_images() -> None:
+    net, images = Prepared(), torch.randn(20, 3, 6, 5)
+    graph = quantize(net, images)
+    assert [type(op) for op in graph.operators[:2]] == [AddConstant, Conv]
+    assert graph.tensors[graph.input].shape == (6, 5, 3)
+    found = simulate.infer(graph, as_int8(graph, images))
+    assert (found - net(images)).norm() < 0.03 * net(images).norm()
+
+
+class Constant(nn.Module):
+    """A result that is that of a parameter alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.head = nn.Parameter(torch.randn(4)), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features.expand(x.shape[0], 4))
+
+
+def test_a_model_that_does_not_use_its_images_is_an_error() -> None:
+    with pytest.raises(QuantizeError, match="does not depend on its images"):
+        quantize(Constant(), torch.randn(4, 2, 4, 4))
 
 
 class Layers(nn.Module):

@@ -23,7 +23,7 @@ from smelt.tiny.scheme import PRESETS, Scheme, last_layers, named
 from smelt.tiny.simulate_backward import exponential, fractions, logarithm
 from smelt.tiny.step import magnitude_channels, step_program
 from tests.tiny import model_files as files
-from tests.tiny.networks import DepthwiseKernels
+from tests.tiny.networks import DepthwiseKernels, Uneven
 
 SCHEMES = {
     "classifier": Scheme("classifier"),
@@ -176,11 +176,13 @@ def test_dead_channels_train_within_their_bounds(tmp_path: Path) -> None:
     check_same(training, model)
 
 
-def test_gradients_are_those_of_the_real_network(tmp_path: Path) -> None:
+@pytest.mark.parametrize("uneven", [False, True])
+def test_gradients_are_those_of_the_real_network(uneven: bool, tmp_path: Path) -> None:
     """With a latent copy the change of weights is the rate times the gradient; autograd says what that is."""
-    graph = network(tmp_path)
-    program = step_program(graph, SCHEMES["full"], StepOptions("latent"))
-    image, rate = images(graph, 1)[0], 1e-3
+    torch.manual_seed(0)
+    graph = quantize(Uneven(), torch.randn(32, 2, 9, 8)) if uneven else network(tmp_path)
+    program = step_program(graph, named("full", graph), StepOptions("latent"))
+    image, rate = images(graph, 1)[0], 1e-2 if uneven else 1e-3  # large against the float32 steps of the copy
     training = simulate.Training(program)
     before = dict(training.state)
     training.step(image, 2, rate)
@@ -220,7 +222,8 @@ def _real_gradients(graph: Int8Graph, image: np.ndarray, label: int) -> dict[str
             weight = leaf.permute(2, 0, 1)[:, None] if op.depthwise else leaf.permute(0, 3, 1, 2)
             bias = torch.from_numpy(np.array(op.bias.data)).double() * scales * graph.tensors[op.x].scale
             groups = op.outputs if op.depthwise else 1
-            values[op.y] = quantized(F.conv2d(values[op.x], weight, bias, op.stride, op.padding, 1, groups), op)
+            padded = F.pad(values[op.x], op.border)
+            values[op.y] = quantized(F.conv2d(padded, weight, bias, op.stride, groups=groups), op)
         elif isinstance(op, Add):
             values[op.y] = quantized(values[op.a] + values[op.b], op)
         elif isinstance(op, AveragePool):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ class Scores:
         weights: whether the softmax has been applied.
     """
 
+    what: ClassVar[str] = "products of attention"
     q: View
     k: View
     heads: int

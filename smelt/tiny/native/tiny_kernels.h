@@ -347,12 +347,13 @@ TINY_KERNEL void tiny_plane(const int8_t *plane, int width, int zero, const int8
 }
 
 /* A depthwise convolution. y may be x if their extents agree: a channel is read before it is written. The weights of
- * the channels in `chosen` (of all channels if it is 0) are in `trained`, (kh, kw, updated). */
+ * the channels in `chosen` (of all channels if it is 0) are in `trained`, (kh, kw, updated). `high` and `wide`: extents
+ * of an input with its padding, of which pad_h rows lie above and pad_w columns on the left. */
 TINY_KERNEL void tiny_depthwise(const int8_t *x, int height, int width, int channels, int zero, const int8_t *fixed,
-                                const int8_t *trained, const uint16_t *chosen, int updated, const int32_t *bias, int kh, int kw, int stride, int pad_h, int pad_w, int8_t *y, int out_height,
-                                int out_width, tiny_result r, int8_t *plane) {
-    int wide = width + 2 * pad_w;
-    memset(plane, zero, (size_t)((height + 2 * pad_h) * wide));
+                                const int8_t *trained, const uint16_t *chosen, int updated, const int32_t *bias, int kh, int kw,
+                                int stride, int pad_h, int pad_w, int high, int wide, int8_t *y, int out_height, int out_width,
+                                tiny_result r, int8_t *plane) {
+    memset(plane, zero, (size_t)(high * wide));
     for (int c = 0, k = 0; c < channels; c++) {
         int trains = k < updated && (chosen ? chosen[k] : k) == c;
         const int8_t *w = trains ? trained + k++ : fixed + c;
@@ -366,9 +367,8 @@ TINY_KERNEL void tiny_depthwise(const int8_t *x, int height, int width, int chan
  * never stored. */
 TINY_KERNEL void tiny_expand_depthwise(const int8_t *x, int height, int width, int inputs, int zero, const int8_t *expand,
                                        const int32_t *expand_bias, tiny_result between, int channels, const int8_t *w,
-                                       const int32_t *bias, int kh, int kw, int stride, int pad_h, int pad_w, int8_t *y, int out_height,
-                                       int out_width, tiny_result r, int8_t *planes, int plane_bytes) {
-    int wide = width + 2 * pad_w;
+                                       const int32_t *bias, int kh, int kw, int stride, int pad_h, int pad_w, int wide, int8_t *y,
+                                       int out_height, int out_width, tiny_result r, int8_t *planes, int plane_bytes) {
     int8_t *first = planes, *second = planes + plane_bytes;
     memset(planes, between.zero, (size_t)(2 * plane_bytes));
     for (int c = 0; c < channels; c += 2) {
