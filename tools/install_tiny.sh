@@ -10,6 +10,8 @@ need arm-none-eabi-gcc gcc-arm-none-eabi
 need qemu-system-arm qemu-system-arm
 need riscv64-unknown-elf-gcc gcc-riscv64-unknown-elf
 need qemu-system-riscv32 qemu-system-misc
+# gcc alone has no headers of the C library; programs for boards need none.
+[ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 [ -e /usr/share/datasets/fashion-mnist ] || missing+=(dataset-fashion-mnist)
 [ ${#missing[@]} -eq 0 ] && exit 0
 

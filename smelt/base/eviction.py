@@ -170,6 +170,13 @@ def _temporary_roots(root: Path) -> list[Path]:
         return [root]
 
 
+def remove_left_over_folders(prefix: str, parent: Path) -> None:
+    """Remove what killed processes left of the `TemporaryFolder`s of a prefix and a parent."""
+    for folder in _folders(parent):
+        if folder.name.startswith(f"{prefix}{os.getuid()}-"):
+            _remove_left_over(folder)
+
+
 def _remove_left_over(folder: Path) -> None:
     """Remove a folder that is an hour old and that no process has locked. (A newer one may be about to be locked.)"""
     try:
@@ -190,15 +197,19 @@ def _remove_left_over(folder: Path) -> None:
 class TemporaryFolder:
     """A temporary folder that this process keeps locked; if the process is killed, a later sweep removes the folder.
 
+    Args:
+        private: refuse a place where other users could change its contents.
+
     Raises:
         OSError: the folder cannot be made, or other users could change it.
     """
 
-    def __init__(self, prefix: str, parent: Path) -> None:
+    def __init__(self, prefix: str, parent: Path, private: bool = True) -> None:
         self._process = os.getpid()
         self.path = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getuid()}-", dir=parent))
         try:
-            check_private(self.path)
+            if private:
+                check_private(self.path)
             self._descriptor: int | None = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except BaseException:
             remove_folder(self.path)

@@ -71,7 +71,7 @@ def _header(rendering: Rendering, arena: int, trains: bool) -> str:
             for name, data in _struct(program):
                 w(f"{C_TYPES[data.dtype.name]} {identifier(name)}[{data.size}];")
         w("extern struct model_trained model_trained;", "")
-        w("/* One step of SGD for the image and its class; the loss before the update. */")
+        w("/* One step of SGD for the image and its class, below MODEL_CLASSES; the loss before the update. */")
         w("float train_step(int label, float rate);")
     w("", "#endif")
     return w.text()

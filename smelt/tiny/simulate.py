@@ -7,6 +7,8 @@ or library.
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Mapping
 
 import numpy as np
@@ -37,13 +39,12 @@ class Training:
         """One step of SGD; the loss before the update.
 
         Raises:
-            SmeltError: an image of another shape or type, or a label that is no class.
+            SmeltError: an image of another shape or type, a label that is no class, or a rate that is not finite.
         """
         graph = self.program.graph
         given = checked_images(graph, torch.as_tensor(image)[None])
-        if not 0 <= label < graph.classes:
-            raise SmeltError(f"label {label} is none of {graph.classes} classes")
-        run = Run(self.program, {graph.input: given}, self.state, label, float(np.float32(rate)), self.steps)
+        label, rate = checked_step(graph, label, rate)
+        run = Run(self.program, {graph.input: given}, self.state, label, rate, self.steps)
         execute(run)
         assert run.loss is not None
         self.steps, self.logits = self.steps + 1, run.values[self.program.logits][0]
@@ -74,6 +75,25 @@ def infer(
 def first_state(program: Program) -> dict[str, torch.Tensor]:
     """The trained parameters before the first step, by name."""
     return {name: torch.from_numpy(np.array(one.data)) for name, one in program.trained.items()}
+
+
+def checked_step(graph: Int8Graph, label: int, rate: float) -> tuple[int, float]:
+    """The label and the learning rate of a training step; the rate as a float32 number.
+
+    Raises:
+        SmeltError: the label is no class, or the rate is not finite.
+    """
+    try:
+        number = operator.index(label)
+    except TypeError:
+        number = -1
+    if not 0 <= number < graph.classes:
+        raise SmeltError(f"label {label} is none of {graph.classes} classes", hint="whole numbers from 0")
+    with np.errstate(over="ignore"):
+        found = float(np.float32(rate))
+    if not math.isfinite(found):
+        raise SmeltError(f"the learning rate is {rate}, which is no finite float32 number")
+    return number, found
 
 
 def checked_images(graph: Int8Graph, images: torch.Tensor | np.ndarray) -> torch.Tensor:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
+import signal
+import struct
+import zlib
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -23,8 +29,10 @@ from smelt.tiny.project.commands import Answers, Commands, read_checkpoint, send
 from smelt.tiny.project.export import Budget, Exported, export, largest_fitting_scheme
 from smelt.tiny.project.memory_map import busiest, sizes_of
 from smelt.tiny.ram import ram_of
+from smelt.tiny.render_c import trained_bytes
 from smelt.tiny.scheme import Scheme, memory, named
 from smelt.tiny.simulate import Training, infer
+from smelt.tiny.step import step_program
 from tests.tiny import model_files as files
 from tests.tiny.emulated import board_or_skip
 
@@ -145,6 +153,41 @@ def test_a_torn_write_gives_the_older_record(name: str, tmp_path: Path) -> None:
     assert loaded()[0] == 1
 
 
+def test_any_damaged_byte_of_a_record_gives_the_older_one(tmp_path: Path) -> None:
+    made = exported(network(tmp_path), tmp_path / "out", find_board("host"))
+    data = bytes(trained_bytes(made.program))
+
+    def record(sequence: int, **other: int) -> bytes:
+        fields = {
+            "magic": 0x544C4D53,
+            "version": 1,
+            "identity": made.identity,
+            "sequence": sequence,
+            "bytes": len(data),
+        }
+        content = struct.pack("<5I", *(fields | other).values()) + struct.pack("<I", sequence) + data[4:]
+        return content + struct.pack("<I", zlib.crc32(content))
+
+    def read(first: bytes, second: bytes) -> int:
+        (made.folder / "trained.0").write_bytes(first)
+        (made.folder / "trained.1").write_bytes(second)
+        return int(read_checkpoint(made.folder, made.program, made.identity)["steps"][0])
+
+    assert read(record(1), record(2)) == 2 and read(record(2), record(2)) == 2
+    assert read(record(0xFFFF_FFFF), record(0)) == 0
+    newer = record(2)
+    for at in (*range(24), *range(24, len(newer) - 4, 97), *range(len(newer) - 4, len(newer))):
+        assert read(record(1), newer[:at]) == 1
+        assert read(record(1), bytes([*newer[:at], newer[at] ^ 0x80, *newer[at + 1 :]])) == 1
+    for other in ({"version": 2}, {"identity": made.identity ^ 1}, {"bytes": 0}, {"bytes": len(data) - 4}):
+        assert read(record(1), record(2, **other)) == 1
+    (made.folder / "trained.1").unlink()
+    (made.folder / "trained.1").mkdir()
+    with pytest.raises(SmeltError, match="trained.0 is torn or damaged; trained.1 cannot be read"):
+        (made.folder / "trained.0").write_bytes(newer[:-1])
+        read_checkpoint(made.folder, made.program, made.identity)
+
+
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     board = board_or_skip("host")
     graph = network(tmp_path)
@@ -200,6 +243,104 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(SmeltError, match="is no folder"):
         export(graph, SCHEME, tmp_path / "net.json", board)
     assert [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+def _descend(graph: Int8Graph, out: Path, act: Callable[[], object]) -> int:
+    """The exit status of a child process that calls `act` while it draws the picture of an export."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(export_module, "draw", lambda *_: act())
+                export(graph, SCHEME, out, find_board("host"))
+        except SmeltError as error:
+            status = 7 if "cannot be written" in str(error) else 1
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1]
+
+
+def test_an_interrupted_export_leaves_no_project_and_a_killed_one_is_cleared_later(tmp_path: Path) -> None:
+    graph, out = network(tmp_path), tmp_path / "out"
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export_module, "draw", stop)
+        with pytest.raises(KeyboardInterrupt):
+            export(graph, SCHEME, out, find_board("host"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.json", "net.npz"]
+    assert _descend(graph, out, lambda: os.kill(os.getpid(), signal.SIGKILL)) == signal.SIGKILL
+    (left,) = tmp_path.glob(".out.smelt-*")
+    assert not out.exists()
+    (mine := tmp_path / ".out.mine").mkdir()
+    exported(graph, tmp_path / "one", find_board("host"))
+    assert left.exists()  # another export's
+    os.utime(left, (0, 0))
+    exported(graph, out, find_board("host"))
+    assert not left.exists() and mine.exists() and (out / "model.c").exists()
+
+
+def test_files_that_cannot_be_written_whole_leave_nothing(tmp_path: Path) -> None:
+    graph, out = network(tmp_path), tmp_path / "out"
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # of files from here on: Makefile and README
+
+    assert os.waitstatus_to_exitcode(_descend(graph, out, limited)) == 7
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.json", "net.npz"]
+    with pytest.raises(SmeltError, match="cannot be written[^$]*name too long"):
+        export(graph, SCHEME, tmp_path / ("x" * 300), find_board("host"))
+
+
+def test_of_two_exports_at_once_one_is_written(tmp_path: Path) -> None:
+    graph, out = network(tmp_path), tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export_module, "draw", lambda *_: exported(graph, out, find_board("host")))
+        with pytest.raises(SmeltError, match="something else was written to"):
+            export(graph, SCHEME, out, find_board("host"))
+    assert (out / "model.c").exists() and not list(tmp_path.glob(".out*"))
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("#!/bin/sh\nexit 3\n", "it ended with status 3"),
+        ("#!/bin/sh\nexit 0\n", "it ended with status 0"),
+        ("#!/bin/sh\nkill -9 $$\n", "it ended with status -9"),
+        ("#!/bin/sh\necho 'ld: final link failed: No space left on device' >&2; exit 1\n", "No space left on device"),
+        ("no program", "cannot be run[^$]*Exec format error"),
+    ],
+)
+def test_a_compiler_that_does_not_work_is_told(
+    program: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (compiler := tmp_path / "arm-none-eabi-gcc").write_text(program)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match=told):
+        export(network(tmp_path), SCHEME, tmp_path / "out", find_board("mps2-an500"))
+    assert not list(tmp_path.glob("*out*"))
+
+
+@pytest.mark.parametrize(
+    ("label", "rate", "told"),
+    [
+        (4, 0.1, "label 4 is none of 4 classes"),
+        (-1, 0.1, "label -1"),
+        (0.5, 0.1, "label 0.5"),
+        (0, float("nan"), "rate is nan"),
+        (0, 1e39, "no finite float32"),
+    ],
+)
+def test_labels_and_rates_of_steps_are_checked(label: int, rate: float, told: str, tmp_path: Path) -> None:
+    graph = network(tmp_path)
+    program = step_program(graph, SCHEME)
+    for step in (Commands(program).train, Training(program).step):
+        with pytest.raises(SmeltError, match=told):
+            step(images(1)[0], label, rate)
 
 
 def test_a_project_is_whole(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from smelt.base.errors import BuildError, unknown_name
 
 FLAGS = (
     *("-std=c99", "-O2", "-g", "-Wall", "-Wextra"),
+    "-fno-var-tracking-assignments",  # finding where variables are took most of the time; code, lines, types stay
     "-ffp-contract=off",  # no fused multiply-add: the same bits on every board
     *("-fno-strict-aliasing", "-ffunction-sections", "-fdata-sections"),
 )

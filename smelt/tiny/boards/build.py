@@ -81,8 +81,10 @@ def build(board: Board, sources: Sequence[str], folder: Path, flags: Sequence[st
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired as error:
         raise BuildError(f"{board.compiler} was stopped after {LIMIT_S:.0f} s") from error
-    if ran.returncode:
-        _refuse(board, ran.stderr)
+    except OSError as error:
+        raise BuildError(f"{compiler} cannot be run", why=error.strerror or str(error)) from error
+    if ran.returncode or not (folder / out).exists():
+        _refuse(board, ran.stderr.strip() or f"it ended with status {ran.returncode} and no message")
     flash, ram = _sizes(board, folder / out) if board.bare else (0, 0)
     return Program(board, folder / out, flash, ram)
 
@@ -96,10 +98,12 @@ def _refuse(board: Board, linker_output: str) -> None:
         raise BudgetError(
             f"the program for {board.name} exceeds {parts}", hint="a smaller scheme, a smaller stack or a larger budget"
         )
-    lines = [line for line in linker_output.splitlines() if "error" in line or "undefined reference" in line] or [
-        linker_output
-    ]
+    lines = [line for line in linker_output.splitlines() if _TELLS.search(line)] or [linker_output]
     raise BuildError(f"{board.compiler} refuses the program", why="\n".join(lines[:8]))
+
+
+_TELLS = re.compile(r"error|failed|cannot|undefined reference|No space left")
+"""What lines of a compiler's or linker's output that tell of an error have in them."""
 
 
 def _sizes(board: Board, path: Path) -> tuple[int, int]:
@@ -109,7 +113,9 @@ def _sizes(board: Board, path: Path) -> tuple[int, int]:
         raise BuildError(
             f"the compiler {board.compiler} has no `size` beside it", hint=f"apt-get install {board.package}"
         )
-    told = subprocess.run([tool, "-A", path], capture_output=True, text=True, check=True).stdout
-    sections = {name: int(size) for name, size in re.findall(r"^(\.[\w.]+)\s+(\d+)\s+\d+$", told, re.M)}
+    ran = subprocess.run([tool, "-A", path], capture_output=True, text=True)
+    if ran.returncode:
+        raise BuildError(f"{tool} cannot read the program that {board.compiler} made", why=ran.stderr.strip() or None)
+    sections = {name: int(size) for name, size in re.findall(r"^(\.[\w.]+)\s+(\d+)\s+\d+$", ran.stdout, re.M)}
     flash = sum(sections.get(name, 0) for name in (".text", ".ARM.exidx", ".data"))
     return flash, sum(sections.get(name, 0) for name in (".stack", ".data", ".bss"))

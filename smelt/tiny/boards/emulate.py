@@ -110,6 +110,8 @@ def run(program: Program, folder: Path | None = None, limit_s: float = 60.0) -> 
         raise EmulationError(
             f"the program on {program.board.name} was stopped after {limit_s:g} s", hint="a longer `limit_s`"
         ) from error
+    except OSError as error:
+        raise EmulationError(f"{command[0]} cannot be run", why=error.strerror or str(error)) from error
     if (fault := _FAULT.search(ran.stdout)) is not None and ran.returncode == FAULT_EXIT:
         raise _fault(program, *(int(value, 16) for value in fault.groups()))
     if ran.returncode:

@@ -14,6 +14,8 @@ from smelt.base.errors import SmeltError
 from smelt.tiny.boards.build import Program as Built
 from smelt.tiny.boards.emulate import EmulationError, run
 from smelt.tiny.program import Program
+from smelt.tiny.render_c import trained_bytes
+from smelt.tiny.simulate import checked_step
 
 
 @dataclass
@@ -31,11 +33,9 @@ class Commands:
         """A training step; answered by the loss and the logits before it.
 
         Raises:
-            SmeltError: an image of another shape or type, or a label that is no class.
+            SmeltError: an image of another shape or type, a label that is no class, or a rate that is not finite.
         """
-        if not 0 <= label < self.program.graph.classes:
-            raise SmeltError(f"label {label} is none of {self.program.graph.classes} classes")
-        self._add("T", self._image(image), label, rate)
+        self._add("T", self._image(image), *checked_step(self.program.graph, label, rate))
 
     def infer(self, image: np.ndarray) -> None:
         """An inference; answered by the class and the logits.
@@ -156,18 +156,21 @@ def read_checkpoint(folder: Path, program: Program, identity: int) -> dict[str, 
     """
     errors, best = [], None
     for name in ("trained.0", "trained.1"):
-        path = folder / name
-        if not path.exists():
+        try:
+            content = (folder / name).read_bytes()
+        except FileNotFoundError:
             continue
-        content = path.read_bytes()
+        except OSError as error:
+            errors.append(f"{name} cannot be read: {error.strerror}")
+            continue
         header = struct.unpack_from("<5I", content) if len(content) >= _HEADER else None
         if header is None or header[:2] != (0x544C4D53, 1):
             errors.append(f"{name} is no checkpoint of this version")
         elif header[2] != identity:
             errors.append(f"{name} is of another model")
-        elif not _whole(content, end := _HEADER + header[4]):
+        elif header[4] != trained_bytes(program) or not _whole(content, end := _HEADER + header[4]):
             errors.append(f"{name} is torn or damaged")
-        elif best is None or (header[3] - best[0]) % (1 << 32) < 1 << 31:
+        elif best is None or 0 < (header[3] - best[0]) % (1 << 32) < 1 << 31:
             best = (header[3], content[_HEADER:end])
     if best is None:
         raise SmeltError(f"no checkpoint in {folder} can be read", why="; ".join(errors) or "nothing was saved")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from smelt.base.errors import BuildError, SmeltError
+from smelt.base.eviction import TemporaryFolder, remove_left_over_folders
 from smelt.tiny.boards.board import Board
 from smelt.tiny.boards.build import BudgetError, Program, build, write_sources
 from smelt.tiny.graph import Int8Graph
@@ -71,6 +72,9 @@ def export(
 ) -> Exported:
     """Write a project: model.c and model.h, checkpoints, the board's files, a Makefile, a README and a memory map.
 
+    The folder appears whole or not at all. Until then files are in a hidden folder beside it; what a killed export left
+    of one is removed by an export to the same folder an hour later.
+
     Args:
         graph: ends in a float classifier.
         folder: is created; it may exist if it is empty.
@@ -93,8 +97,10 @@ def export(
     identity = zlib.crc32((texts["model.c"] + texts["model.h"]).encode())
     texts |= _own_texts(identity)
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.absolute().parent) as made:
-            inside = Path(made) / "project"
+        prefix, parent = f".{out.absolute().name[:_LONGEST]}.smelt-", out.absolute().parent
+        remove_left_over_folders(prefix, parent)
+        with TemporaryFolder(prefix, parent, private=False) as made:
+            inside = made / "project"
             inside.mkdir()
             sources = write_sources(board, texts, inside, flash=budget.flash, ram=budget.ram, stack=budget.stack)
             built = _linked(board, sources, inside)
@@ -106,17 +112,37 @@ def export(
             (inside / "README.md").write_text(readme(graph, scheme, board, budget.ram, budget.flash, ram, flash))
             os.replace(inside, out)
     except OSError as error:
-        raise SmeltError(f"{out} cannot be written", why=error.strerror or str(error)) from error
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise SmeltError(
+                f"while the project was made, something else was written to {out}", hint=_ANOTHER
+            ) from error
+        raise _not_written(out, error) from error
     return Exported(out, step, identity, ram, flash, built is not None)
 
 
+_ANOTHER = "another folder, or remove what is in it"
+_LONGEST = 100
+"""Number of characters of a folder's name in that of the hidden folder beside it."""
+
+
 def _look_at(out: Path) -> None:
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise SmeltError(f"{out} is there and is no folder")
-    if out.exists() and any(out.iterdir()):
-        raise SmeltError(f"the folder {out} is not empty", hint="another folder, or remove what is in it")
-    if not out.absolute().parent.is_dir():
-        raise SmeltError(f"there is no folder {out.absolute().parent}")
+    try:
+        if out.is_symlink() or (out.exists() and not out.is_dir()):
+            raise SmeltError(f"{out} is there and is no folder")
+        if out.exists() and any(out.iterdir()):
+            raise SmeltError(f"the folder {out} is not empty", hint=_ANOTHER)
+        if not out.absolute().parent.is_dir():
+            raise SmeltError(f"there is no folder {out.absolute().parent}")
+    except OSError as error:
+        raise _not_written(out, error) from error
+
+
+def _not_written(out: Path, error: OSError) -> SmeltError:
+    return SmeltError(
+        f"{out} cannot be written",
+        why=error.strerror or str(error),
+        hint="a folder that may be written to, on a disk with room",
+    )
 
 
 def _own_texts(identity: int) -> dict[str, str]:

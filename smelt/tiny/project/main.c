@@ -63,6 +63,10 @@ int main(void)
             board_write("an image is not whole\n");
             return 2;
         }
+        if (command.what == TRAIN && command.label >= MODEL_CLASSES) {
+            board_write("a label is no class\n");
+            return 4;
+        }
         if (!answer(to, &command)) {
             board_write("a command failed\n");
             return 3;
