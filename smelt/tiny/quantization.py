@@ -100,14 +100,11 @@ def convolution(builder: GraphBuilder, node: fx.Node) -> None:
         before, after = ((a + before[0], b + before[1]) for a, b in (padded.start, padded.end))
     x, weight = builder.images(x_node, node), builder.array(weight_node)
     assert weight is not None
-    channels = builder.tensors[x].channels
     depthwise = groups != 1
     if transposed or set(dilation) != {1} or len(set(stride)) != 1:
         raise builder.lacks(node, "the target lacks convolutions that are transposed, dilated or of unequal strides")
-    if depthwise and not (groups == channels == len(weight)):
-        raise builder.lacks(node, f"the target lacks convolutions in {groups} groups of {channels} channels")
-    if depthwise and max(weight.shape[2:]) > MAX_TAPS:
-        raise builder.lacks(node, f"the target lacks depthwise kernels of more than {MAX_TAPS} rows or columns")
+    if depthwise:
+        _check_depthwise(builder, node, builder.tensors[x].channels, weight)
     bias = builder.array(bias_node)
     bias = np.zeros(len(weight)) if bias is None else bias
     end, weight, bias = _with_norm(builder, node, weight, bias)
@@ -127,6 +124,14 @@ def convolution(builder: GraphBuilder, node: fx.Node) -> None:
     builder.operators.append(
         Conv(name, x, y, kernel, parameters[1], size, stride[0], before, depthwise, low, high, after)
     )
+
+
+def _check_depthwise(builder: GraphBuilder, node: fx.Node, channels: int, weight: np.ndarray) -> None:
+    groups = arguments(node)[8]
+    if not (groups == channels == len(weight)):
+        raise builder.lacks(node, f"the target lacks convolutions in {groups} groups of {channels} channels")
+    if max(weight.shape[2:]) > MAX_TAPS:
+        raise builder.lacks(node, f"the target lacks depthwise kernels of more than {MAX_TAPS} rows or columns")
 
 
 def _images_of(builder: GraphBuilder, node: fx.Node) -> tuple[str, int, int]:
