@@ -129,10 +129,17 @@ def test_while_loop_of_an_unknown_condition_runs_between_graphs() -> None:
 # ------------------------------------------------------------------------------------------------------ rows of tensors
 
 
+@pytest.fixture(scope="module")
+def outputs_along_dim() -> bool:
+    """Whether `scan` along `dim` stacks its outputs along `dim`; older versions of torch stack them along 0."""
+    out = scan(lambda carry, row: (carry + row, carry * row), torch.zeros(2), torch.ones(2, 3), dim=1)[1]
+    return out.shape == (2, 3)
+
+
 @pytest.mark.parametrize("rows", [1, 2, 5])
 @pytest.mark.parametrize(("dim", "reverse"), [(0, False), (1, True), (-1, False)])
 @pytest.mark.parametrize("device", CPU_OR_GPU)
-def test_scan(rows: int, dim: int, reverse: bool, device: str) -> None:
+def test_scan(rows: int, dim: int, reverse: bool, device: str, outputs_along_dim: bool) -> None:
     """A carry of two tensors, an output of two, nested; compared with a loop."""
 
     def step(carry: Any, row: Any) -> Any:
@@ -150,7 +157,8 @@ def test_scan(rows: int, dim: int, reverse: bool, device: str) -> None:
             steps.append(out)
         steps = steps[::-1] if reverse else steps
         q, r = torch.stack([s["q"] for s in steps]), torch.stack([s["r"][0] for s in steps])
-        return carry, {"q": torch.movedim(q, 0, dim), "r": [torch.movedim(r, 0, dim)]}
+        to = dim if outputs_along_dim else 0
+        return carry, {"q": torch.movedim(q, 0, to), "r": [torch.movedim(r, 0, to)]}
 
     (x,) = inputs(rows, 3, device=device)
     agree(want, function, x if dim == 0 else x.detach().T.contiguous().requires_grad_())
