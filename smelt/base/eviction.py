@@ -40,7 +40,9 @@ _GROUP = re.compile(r"[0-9a-f]{2}")
 _ENTRY = re.compile(r"[0-9a-f]{64}(\.\w+)?")
 REPORTS = "failures"
 """Name of the folder of failure reports, which are evicted like entries."""
-_REPORT_FILE = re.compile(r"(\d\w*|guards|residual)\.\w+")
+MINIFIED = "minified.py"
+"""Name of the file in a report to which `smelt minify` writes a smaller graph that fails."""
+_REPORT_FILE = re.compile(r"(\d\w*|guards|residual|repro|traceback|minified)\.\w+")
 
 
 def limit_bytes(root: Path, given: int | None) -> int:
@@ -128,12 +130,17 @@ def _paths(root: Path) -> Iterator[Path]:
         for group in _folders(kind):
             names = _names(group)
             if kind.name == REPORTS:
-                yield from (group / name for name in names if _REPORT_FILE.fullmatch(name))
+                yield from (group / name for name in names if is_of_report(name))
             elif _GROUP.fullmatch(group.name):
                 for name in names:
                     if name.startswith(NEW_FILE_PREFIX) or (name[:2] == group.name and _ENTRY.fullmatch(name)):
                         yield group / name
     yield from (root / name for name in _names(root) if name.startswith(NEW_FILE_PREFIX))
+
+
+def is_of_report(name: str) -> bool:
+    """Whether smelt gives this name to a file in a report, finished or partly written."""
+    return _REPORT_FILE.fullmatch(name) is not None or name.startswith(NEW_FILE_PREFIX)
 
 
 def is_passing(path: Path) -> bool:

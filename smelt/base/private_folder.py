@@ -192,31 +192,31 @@ def read_private(path: Path, most: int) -> tuple[bytes, os.stat_result] | None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only this user can read; an existing link or file of another user at the path is an error.
+    """Write a file that only this user can read, in the place of the former one once it is whole.
 
     Raises:
         UnsafeFolder: the path is a link, another user's file, or not a regular file.
-        OSError: writing failed; the file is removed.
+        OSError: writing failed; the former file is unchanged.
+    """
+    require_own(path)
+    # names of the user's program may contain characters without an encoding
+    replace_atomically(path, (text.encode("utf-8", "backslashreplace"),), 0o600)
+
+
+def require_own(path: Path) -> None:
+    """Check that nothing is at a path, or a file that only this user has.
+
+    Raises:
+        UnsafeFolder: the path is a link, another user's file, or not a regular file.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | _OPEN_FLAGS, 0o600)
-    except OSError as error:
-        if path.is_symlink():
-            raise UnsafeFolder(f"{path} is a symbolic link") from error
-        raise
-    try:
-        # names of the user's program may contain characters without an encoding
-        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            state = os.fstat(descriptor)
-            if not stat.S_ISREG(state.st_mode) or state.st_uid != os.getuid() or state.st_nlink != 1:
-                raise UnsafeFolder(f"{path} is not this user's own file")
-            file.truncate(0)
-            file.write(text)
-    except UnsafeFolder:
-        raise
-    except OSError:
-        remove(path)  # a reader would mistake a partly written file for a whole one
-        raise
+        state = path.lstat()
+    except OSError:  # missing; writing reports other errors
+        return
+    if stat.S_ISLNK(state.st_mode):
+        raise UnsafeFolder(f"{path} is a symbolic link")
+    if not stat.S_ISREG(state.st_mode) or state.st_uid != os.getuid() or state.st_nlink != 1:
+        raise UnsafeFolder(f"{path} is not this user's own file")
 
 
 @contextmanager
@@ -285,6 +285,14 @@ def remove_folder(folder: Path) -> None:
     try:
         shutil.rmtree(folder, ignore_errors=True)
     except OSError:  # CPython 3.11 and 3.12 raise if closing a descriptor fails
+        pass
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove a folder if nothing is in it."""
+    try:
+        folder.rmdir()
+    except OSError:
         pass
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import traceback
 import warnings
@@ -12,9 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from smelt.base.errors import SmeltWarning
-from smelt.base.eviction import REPORTS
+from smelt.base.eviction import MINIFIED, REPORTS, is_of_report
 from smelt.base.options import environment
-from smelt.base.private_folder import make_private, write_private
+from smelt.base.private_folder import (
+    NEW_FILE_PREFIX,
+    make_private,
+    remove,
+    remove_empty,
+    require_own,
+    write_private,
+)
 from smelt.base.stats import spend
 from smelt.base.store import store
 from smelt.base.text import visible
@@ -125,15 +133,35 @@ class Report:
         if error is not None:
             self.artefacts["traceback.txt"] = lambda: visible("".join(traceback.format_exception(error)))
         try:
-            make_private(folder)
-            for file, text in self.artefacts.items():
-                write_private(folder / file, _printed(text))
+            _replace(make_private(folder), {file: _printed(text) for file, text in self.artefacts.items()})
         except OSError:
+            remove_empty(folder)
             return None
         finally:
             self.error = None  # its traceback keeps the frames of the failed stage alive
             self.artefacts.pop("traceback.txt", None)
         return folder
+
+
+def _replace(folder: Path, texts: dict[str, str]) -> None:
+    """Write the files of a report in the place of an earlier one: all of them, or, if the disk refuses, none.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    made = {folder / f"{NEW_FILE_PREFIX}{os.getpid()}-{file}": folder / file for file in texts}
+    try:
+        for new, file in made.items():
+            require_own(file)
+            write_private(new, texts[file.name])
+        for new, file in made.items():
+            os.replace(new, file)
+    finally:
+        for new in made:
+            remove(new)
+    for each in folder.iterdir():
+        if is_of_report(each.name) and each.name not in (*texts, MINIFIED) and not each.name.startswith("."):
+            remove(each)  # of another failure in a function of this name
 
 
 def saved_report(report: Report, error: BaseException | None) -> str:

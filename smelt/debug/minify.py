@@ -14,6 +14,7 @@ from torch import fx
 
 import smelt
 from smelt.base.errors import SmeltWarning
+from smelt.base.eviction import MINIFIED
 from smelt.base.private_folder import write_private
 from smelt.base.text import on_one_line
 from smelt.debug.case import Case, NoCase, load_forward, make_inputs, modes, read_case
@@ -175,7 +176,7 @@ def minify(path: Path, out: Path | None, seconds: float) -> int:
             return 1
         work = Minifier(case, found.kind, found.message, seconds)
         small = work.run()
-    file = out or case.path.with_name("minified.py")
+    file = out or case.path.with_name(MINIFIED)
     try:
         write_private(file, work.text)
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import weakref
 from pathlib import Path
 
@@ -25,6 +26,42 @@ def test_an_artefact_that_does_not_print_costs_only_itself(tmp_path: Path) -> No
 def test_a_report_that_cannot_be_saved_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     assert Report("f").save(tmp_path / "file" / "f") is None
+
+
+def _files(folder: Path) -> dict[str, str]:
+    return {each.name: each.read_text() for each in folder.iterdir()} if folder.exists() else {}
+
+
+def test_a_report_replaces_that_of_another_failure_in_a_function_of_the_same_name(tmp_path: Path) -> None:
+    first, second = Report("f"), Report("f")
+    first.add("1_torch.py", lambda: "first")
+    first.add("repro.py", lambda: "first")
+    second.add("1_torch.py", lambda: "second")
+    first.save(tmp_path / "f")
+    (tmp_path / "f" / "notes.txt").write_text("the user's")
+    (tmp_path / "f" / "minified.py").write_text("smaller")
+    second.save(tmp_path / "f", ValueError("why"))
+    found = _files(tmp_path / "f")
+    assert "ValueError: why" in found.pop("traceback.txt")
+    assert found == {"1_torch.py": "second", "notes.txt": "the user's", "minified.py": "smaller"}
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_full_disk_leaves_no_part_of_a_report(tmp_path: Path, before: bool) -> None:
+    former, report = Report("f"), Report("f")
+    former.add("1_torch.py", lambda: "former")
+    report.add("1_torch.py", lambda: "new")
+    report.add("2_joint.py", lambda: "x" * 100_000)
+    if before:
+        former.save(tmp_path / "f")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
+    try:
+        assert report.save(tmp_path / "f") is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert _files(tmp_path / "f") == ({"1_torch.py": "former"} if before else {})
+    assert (tmp_path / "f").exists() is before
 
 
 def test_log_names_the_guard_that_failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -385,8 +385,10 @@ def test_files_that_smelt_has_not_made_are_left_alone(tmp_path: Path) -> None:
     os.utime(report, (0, 0))
     eviction.sweep(opened.root, 20_000)
     assert opened.size() <= 20_000 and not report.exists()
+    for name in ("repro.py", "traceback.txt", "minified.py", "guards.py", ".new-1-repro.py"):
+        (report.parent / name).write_text("kept")
     opened.clear()
-    assert opened.size() == 0
+    assert opened.size() == 0 and [*report.parent.iterdir()] == []
     assert [name for name in OTHERS if not (root / name).exists()] == []
 
 
