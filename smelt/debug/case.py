@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -84,7 +85,16 @@ def read_case(path: Path) -> Case:
         raise NoCase(f"the graph of {file} cannot run by itself", why=f"a script cannot name {facts['missing'][0]}")
     if facts["backend"] not in smelt.list_backends():
         raise NoCase(f"the backend {facts['backend']!r} was registered by the program", hint="import it in the script")
-    return Case(file, facts, text, load_forward(text, str(file)))
+    forward = load_forward(text, str(file))
+    called = _OPERATOR.findall(text.partition("def forward(")[2])
+    missing = next((names for names in called if not hasattr(getattr(torch.ops, names[0]), names[1])), None)
+    if missing is not None:
+        hint = "import the module that registers it at the top of the script"
+        raise NoCase(f"{file} calls the operator {'::'.join(missing)}, which is not registered here", hint=hint)
+    return Case(file, facts, text, forward)
+
+
+_OPERATOR = re.compile(r"\btorch\.ops\.(\w+)\.(\w+)")
 
 
 def _facts(text: str) -> dict[str, Any]:

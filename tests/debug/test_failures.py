@@ -248,6 +248,18 @@ def _script(**changed: Any) -> str:
     return f"{head}CASE = {ast.literal_eval(literal) | changed!r}\n\n{rest}"
 
 
+def test_an_operator_that_is_not_registered_here_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "repro.py"
+    file.write_text(_script().replace("x.tanh()", "torch.ops.smelt_nowhere.twice(x)"))
+    for command in ("repro", "minify"):
+        found = smelt(command, str(file))
+        assert found.exit_code == 2 and "smelt_nowhere::twice, which is not registered here" in found.output
+    register = "torch.library.define('smelt_nowhere::twice', '(Tensor x) -> Tensor')\n"
+    implement = "torch.library.impl('smelt_nowhere::twice', 'CompositeExplicitAutograd')(lambda x: x * 2)\n"
+    file.write_text(file.read_text().replace("import torch\n", f"import torch\n{register}{implement}", 1))
+    assert smelt("repro", str(file)).exit_code == 0
+
+
 def test_reports_of_other_versions_and_folders(tmp_path: Path) -> None:
     file = tmp_path / "repro.py"
     file.write_text(_script())

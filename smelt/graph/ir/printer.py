@@ -120,6 +120,8 @@ class _Printer:
             return str(target) if target.namespace == "aten" else f"torch.ops.{target}"
         module = getattr(target, "__module__", None) or ""
         name: str = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
+        if module.startswith("torch._ops."):  # an operator without an overload; its namespace cannot be imported
+            return f"torch.ops.{module.removeprefix('torch._ops.')}.{name.rpartition('.')[2]}"
         if module in ("torch._C._nn", "torch._C", "torch", "torch._C._VariableFunctions") or not module:
             for namespace, prefix in ((torch.nn.functional, "torch.nn.functional."), (torch, "torch."), (builtins, "")):
                 if getattr(namespace, name.rpartition(".")[2], None) is target:

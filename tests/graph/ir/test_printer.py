@@ -66,6 +66,20 @@ def test_functions_without_a_path_are_asked_for() -> None:
     assert run(text, [torch.ones(1)], functions={name: lambda t: t + 1}).item() == 2
 
 
+@pytest.mark.parametrize("kind", ["a packet", "an overload", "its C function"])
+def test_operators_of_the_program_are_found_by_their_names(kind: str) -> None:
+    library = torch.library.Library("smelt_printer", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+    packet = torch.ops.smelt_printer.twice
+    graph = fx.Graph()
+    target = {"a packet": packet, "an overload": packet.default, "its C function": packet._op}[kind]
+    graph.output(graph.call_function(target, (graph.placeholder("x"),)))
+    text = print_graph(fx.GraphModule(torch.nn.Module(), graph))
+    assert "torch.ops.smelt_printer.twice" in text
+    assert run(text, [torch.ones(1)]).item() == 2
+
+
 def test_a_graph_without_inputs() -> None:
     graph = fx.Graph()
     graph.output(graph.call_function(operator.add, (1, 2)))
