@@ -10,6 +10,7 @@ threads that compile at the same time share the values that the first of them re
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import atexit
 import contextlib
 import functools
@@ -198,7 +199,7 @@ def interrupts_compilation() -> bool:
     return _drawn.interrupted
 
 
-_getsignal: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+_getsignal: Callable[[int], Any] = _signal.getsignal
 """`signal.getsignal` without the conversion of numbers to enumeration members, which takes a hundred times as long."""
 _SIGNALS = tuple(int(number) for number in signal.valid_signals())
 
