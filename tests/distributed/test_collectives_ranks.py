@@ -157,6 +157,39 @@ def gathered(x: Any) -> Any:
     return whole.view(WORLD, *x.shape).sum(0) * x
 
 
+def rooted(x: Any) -> Any:
+    """One process gives or gets; the others have no list."""
+    here = dist.get_rank() == 1
+    y, own = x * 2, torch.zeros_like(x).contiguous()
+    found = [torch.zeros_like(own) for _ in range(WORLD)] if here else None
+    dist.reduce(y, dst=0)
+    dist.gather((x * 3).contiguous(), found, dst=1)
+    dist.scatter(own, found, src=1)
+    dist.barrier()
+    total = x + 1
+    work = dist.all_reduce(tensor=total, group=dist.group.WORLD, async_op=True)
+    later = x * 5
+    work.wait()
+    return y * x, own + later, total * x
+
+
+def unequal(x: Any) -> Any:
+    """Rank r gives r + 1 rows to rank 0 and two to rank 1."""
+    rank, rows = dist.get_rank(), x.detach().reshape(-1)[:1]
+    given, got = [rank + 1, 2], [1, 2] if rank == 0 else [2, 2]
+    out = x.new_zeros(sum(got))
+    dist.all_to_all_single(out, rows.new_ones(sum(given)) * (rank + 1), got, given)
+    return out.sum() * x
+
+
+def one_sided(x: Any) -> Any:
+    """Each process reads another result: both take part in all."""
+    y, z = x * 2, x + 3
+    dist.all_reduce(y)
+    dist.broadcast(z, 1)
+    return (y if dist.get_rank() else z) * x
+
+
 def test_collectives_get_what_the_program_made_contiguous() -> None:
     """They move memory; some refuse other strides, some releases of PyTorch make a copy."""
     assert all(
@@ -183,7 +216,10 @@ def _one_graph(fn: Callable[..., Any], x: Any, graphs: int | None = 1) -> None:
 def collectives(rank: int) -> None:
     x = torch.arange(24.0).reshape(4, 6).sin() * (rank + 1)
     for given in (x, x[:2].t().contiguous().t()):
-        for fn in (megatron, functions, saved, scattered, gathered):
+        for fn in (megatron, functions, saved, scattered, gathered, rooted, unequal, one_sided):
+            _one_graph(fn, given)
+    for given in (x[:1, :1], x[:0]):
+        for fn in (rooted, one_sided):
             _one_graph(fn, given)
     for fn in (waits, recorded):
         _one_graph(fn, x, graphs=None)

@@ -22,6 +22,7 @@ from smelt.capture.tensors.graph_module import CapturedGraph
 from smelt.capture.tensors.tensors import Input, Tensors
 from smelt.capture.tensors.writes import disjoint_groups
 from smelt.graph.ir.meta import is_opaque, meta_of
+from smelt.graph.ir.schema import is_collective
 from smelt.graph.nodes.cut_points import EagerBoundary, remove_idle_boundaries
 from smelt.graph.nodes.eager_call import EagerCall
 from smelt.graph.nodes.modes import MODE_CHANGES
@@ -150,13 +151,12 @@ def _check_members(members: list[Input], written: list[Input]) -> None:
 
 
 def prune(tensors: Tensors) -> None:
-    """Drop unused nodes and empty mode regions. Nodes that draw random numbers stay."""
+    """Drop unused nodes and empty mode regions. Nodes that draw random numbers stay, and collectives."""
     gone: set[fx.Node] = set()
     for node in reversed(list(tensors.graph.nodes)):
         if node in gone or node.op in ("placeholder", "output") or node.users or node in tensors.mutated:
             continue
-        boundary = isinstance(node.target, EagerBoundary) and not isinstance(node.target, EagerCall)
-        if boundary or any(node in kept for kept in (tensors.drawing, tensors.checks, tensors.looking)):
+        if _acts(node) or any(node in kept for kept in (tensors.drawing, tensors.checks, tensors.looking)):
             continue
         to_erase = [node]
         if node.target in MODE_CHANGES:
@@ -167,6 +167,13 @@ def prune(tensors: Tensors) -> None:
         for each in to_erase:
             tensors.graph.erase_node(each)
             gone.add(each)
+
+
+def _acts(node: fx.Node) -> bool:
+    """Whether Python of the program runs at the node, or other processes take part in it."""
+    if isinstance(node.target, EagerBoundary):
+        return not isinstance(node.target, EagerCall)
+    return is_collective(node.target)
 
 
 def _is_operation(node: fx.Node) -> bool:

@@ -200,8 +200,8 @@ _OF_NEW_TENSORS = [
 """Parameters of factory operators (which take no tensor) that their `out=` overloads lack: the `out` tensor defines
 them."""
 
-COLLECTIVES = ("_c10d_functional", "c10d", "c10d_functional")
-"""Namespaces of PyTorch's collectives."""
+COLLECTIVES = ("_c10d_functional", "c10d", "c10d_functional", "smelt_collectives")
+"""Namespaces of collectives: PyTorch's, and ours of `graph.ir.collective_calls`."""
 
 _OWN = ("aten", "prims", "prim", "quantized", *COLLECTIVES)
 """Namespaces of PyTorch itself: a write operator in these without a functional form has effects other than its

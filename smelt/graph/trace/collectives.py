@@ -14,6 +14,7 @@ import torch
 from smelt.base.errors import Unsupported
 from smelt.base.torch_c import finished_work
 from smelt.base.torch_private import OpOverload
+from smelt.graph.ir.collective_calls import CALL
 from smelt.graph.ir.meta import contiguous_stride
 from smelt.graph.trace.trace import SPECIAL, Recorder, TraceTensor, propagate
 from smelt.shapes.size import same_all
@@ -26,6 +27,7 @@ if torch.distributed.is_available():
     functional = torch.ops._c10d_functional
     aten = torch.ops.aten
 
+    BITS = {int(getattr(dist.ReduceOp.RedOpType, name)): name for name in ("BAND", "BOR", "BXOR")}
     NAMES = {
         int(getattr(dist.ReduceOp.RedOpType, name)): name.lower() for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX")
     }
@@ -71,8 +73,56 @@ if torch.distributed.is_available():
         tensors, group, reduction, *rest = args
         if rest and rest[0] is not None:
             raise Unsupported("a reduction of sparse tensors")
-        tensor, name = _only(tensors), _reduction(reduction)
+        tensor = _only(tensors)
+        if reduction.op() in BITS:
+            _write(tensor, _called("all_reduce", tensor, [], group, 0, BITS[reduction.op()], recorder), recorder)
+            return list(tensors), finished_work()
+        name = _reduction(reduction)
         _write(tensor, _run(functional.all_reduce.default, recorder, tensor, name, _group(group).group_name), recorder)
+        return list(tensors), finished_work()
+
+    def _called(
+        name: str, target: Any, read: Sequence[Any], group: Any, peer: int, op: str, recorder: Recorder | None
+    ) -> Any:
+        """Returns the new value of what a collective writes for which PyTorch has no functional operator."""
+        if any(type(each) is not TraceTensor for each in (target, *read)):
+            raise Unsupported("a collective of something else than tensors of the program")
+        return propagate(CALL, (target, list(read), name, _group(group).group_name, peer, op), {}, recorder)
+
+    def _named(reduction: Any) -> str:
+        return BITS.get(reduction.op()) or _reduction(reduction).upper()
+
+    def _barrier(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
+        nothing = propagate(aten.zeros.default, ([0],), {}, recorder)
+        _called("barrier", nothing, [], args[1], 0, "", recorder)
+        return finished_work()
+
+    def _reduce(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
+        tensors, group, reduction, peer, *_ = args
+        tensor = _only(tensors)
+        _write(tensor, _called("reduce", tensor, [], group, peer, _named(reduction), recorder), recorder)
+        return finished_work()
+
+    def _scatter(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
+        tensors, lists, group, peer, *_ = args
+        tensor, given = _only(tensors), _only(lists) if lists else []
+        _write(tensor, _called("scatter", tensor, given, group, peer, "", recorder), recorder)
+        return list(tensors), finished_work()
+
+    def _gather(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
+        lists, tensors, group, peer, *_ = args
+        tensor, targets = _only(tensors), _only(lists) if lists else []
+        rows = propagate(aten.stack.default, (list(targets) or [tensor],), {}, recorder)
+        whole = _called("gather", rows, [tensor], group, peer, "", recorder)
+        for number, target in enumerate(targets):
+            _write(target, propagate(aten.select.int, (whole, 0, number), {}, recorder), recorder)
+        return finished_work()
+
+    def _reduce_scatter(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
+        tensors, lists, group, reduction, *_ = args
+        tensor = _only(tensors)
+        own = _called("reduce_scatter", tensor, _only(lists), group, 0, _named(reduction), recorder)
+        _write(tensor, own, recorder)
         return list(tensors), finished_work()
 
     def _broadcast(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
@@ -125,6 +175,11 @@ if torch.distributed.is_available():
     SPECIAL |= {
         c10d.allreduce_.default: _all_reduce,
         c10d.broadcast_.default: _broadcast,
+        c10d.barrier.default: _barrier,
+        c10d.reduce_.default: _reduce,
+        c10d.scatter_.default: _scatter,
+        c10d.gather_.default: _gather,
+        c10d.reduce_scatter_.default: _reduce_scatter,
         c10d.allgather_.default: _all_gather,
         c10d._allgather_base_.default: _all_gather_base,
         c10d._reduce_scatter_base_.default: _reduce_scatter_base,

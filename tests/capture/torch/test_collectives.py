@@ -66,15 +66,92 @@ def test_gradients_pass_what_is_written_by(fn: Any) -> None:
     assert gradient is None or same(own, gradient)
 
 
-def test_an_asynchronous_collective_is_a_break() -> None:
+def asynchronous(x: Any) -> Any:
+    y = x + 1
+    work = dist.all_reduce(y, async_op=True)
+    z = x * 3
+    work.wait()
+    return y * z
+
+
+def polled(x: Any) -> Any:
+    y = x + 1
+    work = dist.all_reduce(y, async_op=True)
+    while not work.is_completed():
+        work.wait()
+    return y * 2 if work.is_success() else x
+
+
+def rooted(x: Any) -> Any:
+    y, own, found = x + 1, torch.zeros_like(x), [torch.zeros_like(x)]
+    dist.reduce(tensor=y, dst=0, op=dist.ReduceOp.MAX, group=dist.group.WORLD)
+    dist.gather(y, found, dst=0)
+    dist.barrier()
+    dist.scatter(own, found, src=0)
+    return y * own
+
+
+def listed(x: Any) -> Any:
+    own, bits = torch.zeros_like(x), x.int()
+    dist.reduce_scatter(own, [x.detach() * 2])
+    dist.all_reduce(bits, dist.ReduceOp.BOR)
+    return own + bits
+
+
+class Rooted(torch.autograd.Function):
+    """The same inside of a function, whose code runs below capture."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return rooted(x) * asynchronous(x) + listed(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return rooted(grad)
+
+
+def in_a_function(x: Any) -> Any:
+    return Rooted.apply(x) * x
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3), (1,), ()])
+@pytest.mark.parametrize("fn", [asynchronous, polled, rooted, listed, in_a_function], ids=lambda fn: fn.__name__)
+def test_more_of_them_are_one_graph(fn: Any, shape: tuple[int, ...]) -> None:
+    check(fn, torch.ones(shape) * 3, graphs=1)
+
+
+def test_a_handle_that_leaves_is_one_of_a_collective_that_has_ended() -> None:
     def fn(x: Any) -> Any:
         y = x + 1
-        work = dist.all_reduce(y, async_op=True)
-        work.wait()
-        return y
+        return y, dist.broadcast(y, 0, async_op=True)
 
-    found = check(fn, X, breaks=2)
-    assert found.break_reasons[0].title == "an asynchronous collective"
+    y, work = smelt.compile(fn, fullgraph=True)(X)
+    assert work.wait() and work.is_completed() and work.is_success() and work.exception() is None
+    assert work.result()[0] is y and work.get_future().wait()[0] is y
+
+
+def test_what_others_may_see_is_done_before_a_barrier() -> None:
+    said: list[int] = []
+
+    def fn(x: Any) -> Any:
+        said.append(1)
+        dist.barrier()
+        return x + 1
+
+    found = smelt.explain(fn)(X)
+    assert found.break_reasons[0].title == "a barrier after what others may see" and said == [1]
+
+
+def test_a_new_default_group_is_another_one() -> None:
+    """Graphs hold the names of groups."""
+    if dist.group.WORLD.size() != 1:
+        pytest.skip("another test has made the group")
+    fn = smelt.compile(reduced)
+    want = reduced(X)
+    for _ in range(2):
+        assert same(fn(X), want)
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 
 class Exchanged(torch.autograd.Function):
