@@ -27,24 +27,30 @@ def test_collector_is_as_before(enabled: bool) -> None:
         (gc.enable if before else gc.disable)()
 
 
-def test_without_collect_nothing_is_collected_at_the_end() -> None:
-    before = gc.isenabled()
-    try:
-        gc.enable()
-        collections = gc.get_stats()[1]["collections"]
-        with no_collection(collect=False):
-            assert not gc.isenabled()
-        assert gc.isenabled()
-        assert gc.get_stats()[1]["collections"] == collections
-    finally:
-        (gc.enable if before else gc.disable)()
-
-
 class Graph:
     """Something that only the collector can free."""
 
     def __init__(self) -> None:
         self.itself = self
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_without_collect_what_was_made_inside_becomes_old_unsearched(frozen: bool) -> None:
+    before = gc.isenabled()
+    try:
+        gc.enable()
+        (gc.freeze if frozen else gc.unfreeze)()  # what the program has frozen, it alone may unfreeze
+        garbage, number = weakref.ref(Graph()), gc.get_freeze_count()
+        with no_collection(collect=False):
+            assert not gc.isenabled() and garbage() is None
+            made = weakref.ref(Graph())
+        assert gc.isenabled() and made() is not None and gc.get_freeze_count() == number
+        assert any(each is made() for each in gc.get_objects(generation=2)) is not frozen
+        gc.collect()
+        assert made() is None
+    finally:
+        gc.freeze()  # as tests/conftest.py has done
+        (gc.enable if before else gc.disable)()
 
 
 def test_what_was_made_inside_and_given_up_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
