@@ -13,8 +13,13 @@ from dataclasses import dataclass
 from smelt.loops.forms import form_of, form_of_meta
 from smelt.loops.ir import Constant, Extern, Input, LoopProgram, Node, Reduction, Scatter
 
-MIN_BLOCKS = 14
-"""Minimum number of repeated blocks for which the search is worth its time."""
+MIN_BLOCKS = 10
+"""Minimum number of repeated blocks: of fewer, too few could be removed before fusion for the search to pay."""
+
+MIN_RUN = MIN_BLOCKS + 2
+"""Minimum number of repeated sequences of externs for which blocks are searched. The first and the last sequence are
+mostly in no block: their operands or users differ.
+"""
 
 MAX_ANCHORS = 4096
 """Maximum number of externs that are compared with each other, which takes quadratic time."""
@@ -95,19 +100,19 @@ class _Search:
             kinds: number of kinds of blocks with equal externs that alternate.
         """
         anchors = [n for n, node in self.nodes.items() if isinstance(node, Extern)]
-        if len(anchors) < MIN_BLOCKS:
+        if len(anchors) < MIN_RUN:
             anchors = [n for n, node in self.nodes.items() if isinstance(node, (Reduction, Scatter))]
-        if not MIN_BLOCKS <= len(anchors) <= MAX_ANCHORS:
+        if not MIN_RUN <= len(anchors) <= MAX_ANCHORS:
             return None
         self.take_keys(anchors)
         keys = [self.key[name] for name in anchors]
         best, start, period = 0, 0, 0
-        for step in range(1, len(keys) // MIN_BLOCKS + 1):
+        for step in range(1, len(keys) // MIN_RUN + 1):
             length, begins = longest_run(keys, step)
-            if length + step > best and length + step >= MIN_BLOCKS * step:
+            if length + step > best and length + step >= MIN_RUN * step:
                 best, start, period = length + step, begins, step
         period *= kinds
-        if not best or best < MIN_BLOCKS * period:
+        if not best or best < MIN_RUN * period:
             return None
         at = start + (best - period) // 2
         return anchors[at], anchors[at + period]

@@ -171,6 +171,11 @@ def test_the_same_programs(name: str, train: bool):
         assert found.alike == 0
 
 
+def test_a_model_of_few_layers():
+    found, whole = both(lambda: Stack([Attention() for _ in range(13)]), sequence())
+    assert found.sources == whole.sources and found.alike == 2
+
+
 def test_symbolic_sizes():
     found, whole = both(lambda: Stack([Layer() for _ in range(30)]), sequence(), dynamic=True)
     assert found.sources == whole.sources and found.alike == 2

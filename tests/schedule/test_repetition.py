@@ -110,7 +110,7 @@ def test_blocks_end_where_something_differs(layer: Layer) -> None:
     loops = program(36, layer)
     found = checked(find_repetition(loops), loops)
     assert found.last - found.first + 1 <= 21, "the odd layer or the change is in no block but the last"
-    assert find_repetition(program(24, lambda g, x, at: layer(g, x, at + 9))) is None, "too few on either side"
+    assert find_repetition(program(18, lambda g, x, at: layer(g, x, at + 11))) is None, "too few on either side"
 
 
 def test_a_result_of_one_layer_alone_ends_the_blocks() -> None:
