@@ -1,7 +1,6 @@
 """smelt: a compiler for PyTorch programs. `model = smelt.compile(model)`, and training and inference get faster."""
 
 import importlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +15,7 @@ from smelt.base.errors import (
     SpecializationError,
     Unsupported,
 )
+from smelt.base.imports import late
 from smelt.base.options import list_mode_options, list_options
 from smelt.base.stats import stats
 from smelt.base.store_archive import load_cache, save_cache
@@ -107,15 +107,6 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_MODULE_OF})
 
 
-def _later(module: str, name: str) -> Callable[..., Any]:
-    """A function that imports `module` at each call and calls its function `name`."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return getattr(importlib.import_module(module), name)(*args, **kwargs)
-
-    return call
-
-
 REMAKERS = {
     "smelt.api": ("compiled_again",),
     "smelt.artefact.artefact": ("uncompiled",),
@@ -124,7 +115,7 @@ REMAKERS = {
 """The functions that pickles of compiled modules name: `torch.load(weights_only=True)` may call them."""
 
 torch.serialization.add_safe_globals(
-    [(_later(module, name), f"{module}.{name}") for module, names in REMAKERS.items() for name in names]
+    [(late(module, name), f"{module}.{name}") for module, names in REMAKERS.items() for name in names]
 )
 
 take_controls()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from smelt.autograd.call.unpacked import copy_of
 from smelt.autograd.trace.plan import Joint
+from smelt.base.imports import late
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
 from smelt.base.stats import count_named
@@ -19,8 +20,12 @@ from smelt.graph.ir.aliasing import may_show
 from smelt.graph.nodes.range_checks import IN_RANGE, waits
 from smelt.prims.table import Kind, Prim
 from smelt.program import Program
-from smelt.runtime.cuda.graphs import Recorder
 from smelt.runtime.memory import copy_all
+
+if TYPE_CHECKING:
+    from smelt.runtime.cuda.graphs import Recorder
+else:
+    Recorder = late("smelt.runtime.cuda.graphs", "Recorder")
 
 
 class Recordings:

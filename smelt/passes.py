@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from torch import fx
 
 from smelt.abi.rendered import Rendered
 from smelt.abi.steps import Timing
 from smelt.autograd.trace.joint import Joint
+from smelt.base.imports import late
 from smelt.base.options import environment
 from smelt.base.report import Report
-from smelt.codegen.triton.host import print_kernels
 from smelt.graph.ir.printer import print_graph
 from smelt.graph.verify import verified
 from smelt.loops.describe import describe as describe_loops
@@ -31,6 +31,11 @@ from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.facts import describe_program
 from smelt.schedule.plan import Schedule
 from smelt.schedule.verify import verify as verify_schedule
+
+if TYPE_CHECKING:
+    from smelt.codegen.triton.host import print_kernels
+else:
+    print_kernels = late("smelt.codegen.triton.host", "print_kernels")
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,6 +10,7 @@ threads, reports, fallbacks to eager, and backwards that are compiled on demand.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
@@ -20,10 +21,10 @@ from smelt.autograd.partition.partition import partition
 from smelt.autograd.repeated.expand import expand
 from smelt.autograd.repeated.shorten import with_few_blocks
 from smelt.autograd.trace.joint import Joint, trace_joint
+from smelt.base.imports import late
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
 from smelt.codegen.cpp.host import render_cpp
-from smelt.codegen.triton.host import locate_checks, render_triton
 from smelt.loops.emptied import emptied
 from smelt.loops.lower import lower
 from smelt.loops.split_by_device import PartSequence, split_at_reads
@@ -34,6 +35,12 @@ from smelt.prims.passes.sums_of_rows import add_rows_into_sums
 from smelt.schedule.plan import schedule, watch
 from smelt.shapes.size import Symbol
 from smelt.target import Target
+
+if TYPE_CHECKING:
+    from smelt.codegen.triton.host import locate_checks, render_triton
+else:  # programs of the CPU need none of its modules
+    locate_checks = late("smelt.codegen.triton.host", "locate_checks")
+    render_triton = late("smelt.codegen.triton.host", "render_triton")
 
 PRIM_PASSES = (add_rows_into_sums, with_channels_last)
 """The passes over the joint prim graph, in order."""

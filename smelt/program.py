@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from smelt.abi.arena import place_buffers
 from smelt.abi.rendered import Rendered
 from smelt.abi.staged import Staged
+from smelt.base.imports import late
 from smelt.base.malloc import release_freed
 from smelt.base.options import Options
 from smelt.prims.table import PRIMS
 from smelt.runtime.build import Library, build, flags_for
-from smelt.runtime.cuda.clock import DeviceClock
 from smelt.runtime.host_code import host_code
 from smelt.runtime.launch import launch, launch_short
 from smelt.runtime.library.externs import EXTERNS, Candidate, ExternKernel, extern, spec_of
@@ -24,10 +24,16 @@ from smelt.runtime.library.nonzero import nonzero
 from smelt.runtime.memory import fresh
 from smelt.runtime.observed import Noted, observe
 from smelt.runtime.sizes import Sized, Version
-from smelt.runtime.triton.kernels import Kernels
 from smelt.runtime.tune import Clock
 from smelt.runtime.watched_memory import Watch
 from smelt.runtime.workspace import Workspaces
+
+if TYPE_CHECKING:
+    from smelt.runtime.cuda.clock import DeviceClock
+    from smelt.runtime.triton.kernels import Kernels
+else:  # programs of the CPU need neither
+    DeviceClock = late("smelt.runtime.cuda.clock", "DeviceClock")
+    Kernels = late("smelt.runtime.triton.kernels", "Kernels")
 
 Program = Callable[[list[Any]], list[Any]]
 """A function from a list of inputs to a list of results. It may clear the list of inputs, so that memory that it no

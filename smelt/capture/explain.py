@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from smelt.abi.frame_facts import FrameFacts, RunFacts
+from smelt.base.imports import late
 from smelt.base.options import Options
 from smelt.base.report import collecting_facts
 from smelt.base.stats import stats
@@ -23,7 +24,11 @@ from smelt.capture.core.breaks import BreakReason
 from smelt.capture.frame_report import break_facts, frame_facts, has_facts
 from smelt.capture.session import CompileGraph, Session
 from smelt.graph.nodes.cut_points import cuts, why_cut
-from smelt.page.page import render
+
+if TYPE_CHECKING:
+    from smelt.page.page import render
+else:  # few explanations become a page
+    render = late("smelt.page.page", "render")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch.fx import Node
 
-from smelt.base.interrupted_imports import is_of_dropped_module
+from smelt.base.imports import is_of_dropped_module
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.meta_rules.elementwise import broadcast

@@ -18,7 +18,7 @@ import torch
 
 from smelt.abi.kernels import KERNELS
 from smelt.base.errors import CompileError
-from smelt.base.interrupted_imports import is_of_dropped_module
+from smelt.base.imports import is_of_dropped_module
 from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.ir.symint import has_size

@@ -11,20 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from smelt.abi.kernel_source import Config, KernelSource, ceil_power, floor_power
+from smelt.base.imports import late
 from smelt.runtime.launch import Table
 from smelt.runtime.library import depthwise_source as source
 from smelt.runtime.library.attention_memory import at_words
 from smelt.runtime.library.depthwise_source import Window
 from smelt.runtime.library.externs import Candidate, Spec, empty_as
-from smelt.runtime.triton.kernels import Kernels, Segment
-from smelt.runtime.triton.plan import Argument, Launch
 from smelt.runtime.tuned import DEPTHWISE
+
+if TYPE_CHECKING:
+    from smelt.runtime.triton.kernels import Kernels, Segment
+    from smelt.runtime.triton.plan import Argument, Launch
+else:
+    Kernels = late("smelt.runtime.triton.kernels", "Kernels")
 
 Params = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,12 +16,17 @@ from torch import Tensor
 from smelt.abi.attention import PADDED_ROWS, padded
 from smelt.abi.kernel_source import Config, KernelSource, ceil_power
 from smelt.abi.random_source import key_step
+from smelt.base.imports import late
 from smelt.runtime.launch import Table
 from smelt.runtime.library.attention_memory import from_words
 from smelt.runtime.library.attention_source import attention_source
 from smelt.runtime.library.externs import Candidate, Spec, empty_as, register
-from smelt.runtime.triton.kernels import Kernels, Segment
-from smelt.runtime.triton.plan import Argument, Launch
+
+if TYPE_CHECKING:
+    from smelt.runtime.triton.kernels import Kernels, Segment
+    from smelt.runtime.triton.plan import Argument, Launch
+else:
+    Kernels = late("smelt.runtime.triton.kernels", "Kernels")
 
 Params = Mapping[str, Any]
 Specs = list[Spec | None]
