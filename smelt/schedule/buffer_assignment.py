@@ -67,6 +67,7 @@ class BufferAssignment:
         """
         limits, units = self.limits, flat(unit_steps)
         last = {name: at for at, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
+        peak: int | None = None  # of `memory`; None: not known
         for at, unit in enumerate(units):
             for new in unit.writes:
                 for old in unit.reads:
@@ -77,13 +78,15 @@ class BufferAssignment:
                             limits.planned_bytes, memory.size // limits.planned_divisor
                         )
                         if large and self.may_take_over(unit, new, old):
-                            memory = self.cheaper(units, unit_steps, memory, new, old)
+                            peak = max(self.needs(units, memory)) if peak is None else peak
+                            memory, peak = self.cheaper(units, unit_steps, (memory, peak), new, old)
                     elif (
                         self.is_fresh(old)
                         and hint(self.nbytes(old)) >= limits.min_dedicated_bytes
                         and self.may_take_over(unit, new, old)
                     ):
                         self.cover({new: old})
+                        peak = None
         return memory
 
     def cover(self, over: Mapping[str, str]) -> None:
@@ -110,18 +113,18 @@ class BufferAssignment:
         return self.overwriting.alike(new, old) and self.overwriting.may_overwrite(unit.number, new, old)
 
     def cheaper(
-        self, units: Sequence[Unit], unit_steps: Sequence[list[Unit]], memory: MemoryPlan, new: str, old: str
-    ) -> MemoryPlan:
-        """Returns the plan in which an output has an intermediate's memory if peak memory does not grow, else
-        `memory`.
+        self, units: Sequence[Unit], unit_steps: Sequence[list[Unit]], now: tuple[MemoryPlan, int], new: str, old: str
+    ) -> tuple[MemoryPlan, int]:
+        """Returns the plan in which an output has an intermediate's memory if peak memory does not grow, else the plan
+        `now`; with the peak in bytes.
         """
-        before = max(self.needs(units, memory))
         self.cover({new: old})
         plan = self.plan_arena(unit_steps)
-        if max(self.needs(units, plan)) <= before:
-            return plan
+        peak = max(self.needs(units, plan))
+        if peak <= now[1]:
+            return plan, peak
         self.uncover({new: old})
-        return memory
+        return now
 
     def dedicate(self, unit_steps: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
         """Give all but small intermediates a separate allocation, if that lowers peak memory.

@@ -322,6 +322,8 @@ def as_symbol(value: object) -> Symbol | None:
 
 def same(a: IntLike, b: IntLike) -> bool:
     """Whether both have the same form. Adds no assumption."""
+    if a is b:  # as are most, small numbers
+        return True
     if isinstance(a, Size):
         return isinstance(b, Size) and a.terms == b.terms
     return not isinstance(b, Size) and a == b
