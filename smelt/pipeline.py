@@ -95,6 +95,5 @@ def to_program(part: fx.GraphModule, target: Target, options: Options, run: Pass
         plan = run("schedule", watch, plan, lines)
     if target.device is None:
         return run("codegen", render_cpp, plan)
-    rounded = products_round_to_tf32()
-    rendered = run("codegen", render_triton, plan, target.device, options.max_autotune, rounded, options.contract)
-    return run("codegen", locate_checks, rendered, part.graph)
+    how = options.max_autotune, products_round_to_tf32(), options.contract
+    return run("codegen", locate_checks, run("codegen", render_triton, plan, target.device, *how), part.graph)
