@@ -221,7 +221,7 @@ class _AheadSession(Session):
     def __init__(self, compile_graph: Callable[..., Any], options: Options) -> None:
         super().__init__(compile_graph, dataclasses.replace(options, fullgraph=True))
         self.left: StateWrites | None = None
-        self.given: tuple[Any, ...] = ()
+        self.arguments: tuple[Any, ...] = ()
 
     def _interpreter(self, site: CompileSite, plan: CapturePlan) -> Interpreter:
         vm = super()._interpreter(site, plan)
@@ -240,14 +240,14 @@ class _AheadSession(Session):
             slots = bind(function, function.__defaults__, function.__kwdefaults__, tuple(args), dict(kwargs))
         except UserError as error:
             raise error.error from None
-        given = self.given = tuple(slots[: native.argument_slots(function.__code__)])
+        arguments = self.arguments = tuple(slots[: native.argument_slots(function.__code__)])
         left = CallState()
         try:
             for _ in range(MAX_STATES):
-                yield self._one(function, given)
+                yield self._one(function, arguments)
                 if self.left is None or not left.put(self.left):
                     return
-                changes = Reader(given, function.__globals__, function).changes(self._site(function).versions)
+                changes = Reader(arguments, function.__globals__, function).changes(self._site(function).versions)
                 if len(changes) < len(self._site(function).versions):  # an existing version fits the next call
                     return
             raise Unsupported(
@@ -279,7 +279,7 @@ class _AheadSession(Session):
     def _install(
         self, key: native.SiteKey, site: CompileSite, vm: Interpreter, residual: Residual, reason: BreakReason | None
     ) -> None:
-        self.left = StateWrites(vm, self.given)
+        self.left = StateWrites(vm, self.arguments)
         super()._install(key, site, vm, residual, reason)
 
     def end(self) -> None:
@@ -324,7 +324,7 @@ def _compile(
         if device is not None:
             raise Unsupported(f"a graph for {device}", hint="artefacts hold programs for a CPU")
         backward = _backwards(halves, report, options) if halves.backward is not None else {}
-        whole = Backward(halves.backward, lambda _: _never) if halves.backward is not None else None
+        full_backward = Backward(halves.backward, lambda _: _never) if halves.backward is not None else None
         externs: list[Bound] = []
         for rendered in (halves.programs[0], *backward.values()):
             load(rendered, options, externs=externs)
@@ -334,8 +334,8 @@ def _compile(
                 options,
                 halves.programs[0],
                 backward,
-                draws=whole is not None and whole.draws,
-                affine=whole is not None and whole.affine,
+                draws=full_backward is not None and full_backward.draws,
+                affine=full_backward is not None and full_backward.affine,
                 choices=[choice for each in externs for choice in _choices(each)],
                 references=any(each.kernel.candidates[0].name == "reference" for each in externs),
             )

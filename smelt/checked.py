@@ -49,8 +49,8 @@ class _Boundary:
     def __init__(self, name: str, graph: fx.Graph, any_strides: Container[int]) -> None:
         self.name = name
         nodes = [node for node in graph.nodes if node.op == "placeholder"]
-        self.given = [(node.name, node.meta["val"], True) for node in nodes]
-        self.symbols = [as_symbol(val) for _, val, _ in self.given]
+        self.inputs = [(node.name, node.meta["val"], True) for node in nodes]
+        self.symbols = [as_symbol(val) for _, val, _ in self.inputs]
         made = enumerate(graph.output_node().meta["val"])
         self.made = [(f"result {i}", val, i not in any_strides) for i, val in made]
 
@@ -61,7 +61,7 @@ class _Boundary:
 
         def run(inputs: list[Any]) -> list[Any]:
             numbers = {s: inputs[i] for i, s in enumerate(self.symbols) if s is not None and i < len(inputs)}
-            self._check(self.given, inputs, numbers)
+            self._check(self.inputs, inputs, numbers)
             results = program(inputs)
             self._check(self.made, results, numbers)
             return results
@@ -70,10 +70,10 @@ class _Boundary:
 
     def _steps(self, program: Staged, inputs: list[Any]) -> Iterator[list[Any]]:
         """Run and check a program in stages; all its sizes are static."""
-        self._check(self.given, inputs, {})
-        for positions, given in zip(program.positions, program.begin(inputs), strict=True):
-            self._check([self.made[position] for position in positions], given, {})
-            yield given
+        self._check(self.inputs, inputs, {})
+        for positions, values in zip(program.positions, program.begin(inputs), strict=True):
+            self._check([self.made[position] for position in positions], values, {})
+            yield values
 
     def _check(self, recorded: Sequence[tuple[str, Any, bool]], tensors: Sequence[Any], numbers: Any) -> None:
         for (what, val, in_order), tensor in zip(recorded, tensors, strict=False):

@@ -119,11 +119,11 @@ def _is_without_memory(gm: fx.GraphModule) -> bool:
     return any(isinstance(val, TensorMeta) and val.device.type == "meta" for val in metas)
 
 
-def compile_pieces(gm: fx.GraphModule, whole: Report, options: Options) -> Callable[..., Any]:
+def compile_pieces(gm: fx.GraphModule, parent_report: Report, options: Options) -> Callable[..., Any]:
     """Cut a graph at its branches on values and its eager boundaries; each piece is compiled when it first runs."""
 
     def compile_piece(piece: fx.GraphModule, inputs: Sequence[Any], name: str) -> Callable[..., Any]:
-        report = whole.child(name)
+        report = parent_report.child(name)
         try:
             with outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks():
                 return compile_graph(piece, inputs, report, options)
@@ -134,7 +134,7 @@ def compile_pieces(gm: fx.GraphModule, whole: Report, options: Options) -> Calla
     if options.backend == "smelt":
         calls = (node.target for node in boundaries(gm.graph) if isinstance(node.target, EagerCall))
         count_named("extern_ops", Counter(name for call in calls for name in call.operators))
-    return Pieces(gm.graph, whole.name, compile_piece, variants_by_kind).run
+    return Pieces(gm.graph, parent_report.name, compile_piece, variants_by_kind).run
 
 
 @without_default_device()

@@ -159,14 +159,14 @@ def written_inside(program: Program, written: Mapping[int, int], old: Sequence[i
     """
 
     def run(inputs: list[Any]) -> list[Any]:
-        given = {result: inputs[i] for result, i in written.items()}
+        targets = {result: inputs[i] for result, i in written.items()}
         results = program(inputs)
-        pairs = [(before, results[result]) for result, before in given.items() if results[result] is not before]
+        pairs = [(before, results[result]) for result, before in targets.items() if results[result] is not before]
         if pairs:
             if old:
                 _copy_old(results, old, [before for before, _ in pairs])
             copy_all([before for before, _ in pairs], [new for _, new in pairs])
-        for result, before in given.items():
+        for result, before in targets.items():
             results[result] = before
         return results
 

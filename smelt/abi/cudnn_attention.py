@@ -28,12 +28,12 @@ def cudnn_attention_backward(
     bias = numbers[3]
     if grad.stride(-1) != 1:  # the operator itself would make this copy
         grad = torch.empty_like(out).copy_(grad)
-    given = grad.stride(), out.stride()
+    layout = grad.stride(), out.stride()
     of_bias = None if bias is None else (bias.shape, bias.stride())
     sizes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
     key = (q.device, q.dtype, *sizes, *strides, of_bias, dropout, causal)
-    planned = _planned.setdefault(key, given)
-    if planned != given:
+    planned = _planned.setdefault(key, layout)
+    if planned != layout:
         grad, out = (_in_strides(x, stride) for x, stride in zip((grad, out), planned, strict=True))
     return _OP(grad, q, k, v, out, *numbers, dropout or -0.0, causal, scale=scale)
 

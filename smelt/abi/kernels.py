@@ -44,7 +44,7 @@ def lstm_layer_backward(*args: Any) -> tuple[torch.Tensor, ...]:
         SmeltError: the saved workspace was copied, so that the real one cannot be recovered, or the forward made no
             workspace.
     """
-    *given, workspace = args
+    *operands, workspace = args
     storage = workspace.untyped_storage()
     if not storage.nbytes():
         raise SmeltError(
@@ -52,8 +52,8 @@ def lstm_layer_backward(*args: Any) -> tuple[torch.Tensor, ...]:
             why="a hook on saved tensors copied it, or the forward ran in eval mode",
             hint="train the LSTM in train mode and without such hooks",
         )
-    whole = torch.empty(0, dtype=torch.uint8).set_(storage)
-    return aten.mkldnn_rnn_layer_backward.default(*_contiguous(tuple(given)), whole)
+    workspace_bytes = torch.empty(0, dtype=torch.uint8).set_(storage)
+    return aten.mkldnn_rnn_layer_backward.default(*_contiguous(tuple(operands)), workspace_bytes)
 
 
 def group_norm(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:

@@ -63,15 +63,15 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
     symbolic = any(meta.symbolic for meta in promised[:count])
 
     def program(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        given = tuple(inputs)
+        operands = tuple(inputs)
         inputs.clear()
-        own = set(map(id, given))  # as in eager, inputs are saved directly: the user may replace their memory
+        own = set(map(id, operands))  # as in eager, inputs are saved directly: the user may replace their memory
         metas = promised
-        outputs = list(run(*given))
+        outputs = list(run(*operands))
         if len(outputs) != len(promised):
             raise SmeltError(f"a compiled graph returned {len(outputs)} results", why=f"the graph has {len(promised)}")
         if symbolic:
-            numbers: dict[Any, Any] = dict(zip(symbols, given[len(given) - len(symbols) :], strict=True))
+            numbers: dict[Any, Any] = dict(zip(symbols, operands[len(operands) - len(symbols) :], strict=True))
             numbers |= {as_symbol(m): n for m, n in zip(promised[count:], outputs[count:], strict=True)}
             metas = tuple(meta_in_numbers(meta, numbers) for meta in promised[:count])
         for i in range(count):

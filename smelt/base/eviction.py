@@ -45,10 +45,10 @@ MINIFIED = "minified.py"
 _REPORT_FILE = re.compile(r"(\d\w*|guards|residual|repro|traceback|minified)\.\w+")
 
 
-def limit_bytes(root: Path, given: int | None) -> int:
+def limit_bytes(root: Path, configured: int | None) -> int:
     """Maximum size of a cache in bytes: the user's setting, else the smaller of 10 GiB and a tenth of the disk."""
-    if given is not None:
-        return given
+    if configured is not None:
+        return configured
     try:
         disk = os.statvfs(root)
     except OSError:

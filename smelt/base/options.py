@@ -127,11 +127,11 @@ def _characters(name: Any) -> Any:
     return str.__str__(name) if isinstance(name, str) else name
 
 
-def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     defaults = Options()
     valid = user_options()
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in options.items():
         name = _characters(name)
         if not isinstance(name, str) or name not in valid:
             raise unknown_name("option", name, valid)
@@ -149,7 +149,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     if not -1 <= values.get("stages", 0) < 2**63:
         raise OptionError(f"stages wants a number of bytes, 0 or -1, got {shown(values['stages'])}")
     if not 0.0 <= values.get("activation_memory_budget", 1.0) <= 1.0:
-        wrong = shown(given["activation_memory_budget"])
+        wrong = shown(options["activation_memory_budget"])
         raise OptionError(f"activation_memory_budget wants a number between 0 and 1, got {wrong}")
     return values
 
@@ -206,12 +206,12 @@ DEFAULT_BUILD_TIMEOUT_S = 120.0
 
 
 def _folder(name: str, default: str | None) -> Path:
-    given = os.environ.get(name)
-    if given is not None and not given.strip():
+    text = os.environ.get(name)
+    if text is not None and not text.strip():
         raise OptionError(f"{name} is set and empty", hint="name a folder, or unset it to use the default")
-    if given is not None and given.startswith("~"):  # else a folder named `~` would be made in the current one
-        raise OptionError(f"{name} wants a folder, got {shown(given)}", hint="write out the home that ~ stands for")
-    return Path(given or default or _default_cache())
+    if text is not None and text.startswith("~"):  # else a folder named `~` would be made in the current one
+        raise OptionError(f"{name} wants a folder, got {shown(text)}", hint="write out the home that ~ stands for")
+    return Path(text or default or _default_cache())
 
 
 def _default_cache() -> str:
@@ -245,10 +245,10 @@ LOG_TOPICS = ("graphs", "breaks", "recompiles", "sizes", "attempts")
 
 
 def _topics(name: str) -> frozenset[str]:
-    given = frozenset(filter(None, (word.strip() for word in os.environ.get(name, "").split(","))))
-    for topic in given.difference(LOG_TOPICS):
+    topics = frozenset(filter(None, (word.strip() for word in os.environ.get(name, "").split(","))))
+    for topic in topics.difference(LOG_TOPICS):
         raise unknown_name(f"topic of {name}", topic, LOG_TOPICS)
-    return given
+    return topics
 
 
 _ON = ("1", "true", "yes", "on", "y")

@@ -32,14 +32,14 @@ def root_package(value: object) -> str:
     return "torch" if module is None else module_name(module).split(".")[0]
 
 
-def whole(value: int) -> str:
+def int_literal(value: int) -> str:
     """The literal of an int of any size; large ones are hexadecimal, since Python limits the digits of decimal ones."""
     return int.__repr__(value) if -_LONG < value < _LONG else hex(value)
 
 
 _LONG = 10**600
 
-LITERALS: ClassTable[Callable[[Any], str]] = by_class({int: whole, str: quoted, bool: repr, type(None): repr})
+LITERALS: ClassTable[Callable[[Any], str]] = by_class({int: int_literal, str: quoted, bool: repr, type(None): repr})
 """Type -> function that writes its values as literals, for the types whose values become literals."""
 
 
@@ -49,7 +49,7 @@ def scalar(value: bool | int | float | str | None) -> str:
         case None | bool():
             return repr(value)
         case int():
-            return whole(int.__int__(value))
+            return int_literal(int.__int__(value))
         case str():
             return quoted(value)
     text = float.__repr__(value)
@@ -61,14 +61,14 @@ def is_plain_name(name: str) -> bool:
     return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name != "__debug__"
 
 
-def arguments(given: Iterable[str], named: Iterable[tuple[str, str]]) -> str:
+def arguments(positional: Iterable[str], named: Iterable[tuple[str, str]]) -> str:
     """The text between the parentheses of a call.
 
     Args:
         given: expressions.
         named: keywords with their expressions.
     """
-    return ", ".join([*given, *(_keyword(str.__str__(name), expression) for name, expression in named)])
+    return ", ".join([*positional, *(_keyword(str.__str__(name), expression) for name, expression in named)])
 
 
 def _keyword(name: str, expression: str) -> str:

@@ -67,12 +67,12 @@ def load_cache(file: str | os.PathLike[str]) -> int:
     """
     cache = store()
     kept, new = 0, 0
-    with open(file, "rb", opener=_without_waiting) as given:
-        if not stat.S_ISREG(os.fstat(given.fileno()).st_mode):
-            raise _not_ours(given, NOT_A_FILE)
-        for _ in _checked(given):
+    with open(file, "rb", opener=_without_waiting) as archive_file:
+        if not stat.S_ISREG(os.fstat(archive_file.fileno()).st_mode):
+            raise _not_ours(archive_file, NOT_A_FILE)
+        for _ in _checked(archive_file):
             pass
-        for (kind, key, suffix), body in _checked(given):
+        for (kind, key, suffix), body in _checked(archive_file):
             if cache.refused or not cache.path(kind, key, suffix).exists():
                 new += cache.get(kind, key, suffix) is None
                 kept += not cache.refused and cache.put(kind, key, body, suffix) is not None
@@ -87,24 +87,24 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _checked(given: BinaryIO) -> Iterator[tuple[Entry, bytes]]:
+def _checked(archive_file: BinaryIO) -> Iterator[tuple[Entry, bytes]]:
     """The entries of an archive, one at a time: together they may be larger than the memory.
 
     Raises:
         SmeltError: an entry fails its checksum or is not as `save_cache` wrote it.
     """
     try:
-        with zipfile.ZipFile(given) as archive:
+        with zipfile.ZipFile(archive_file) as archive:
             for info in archive.infolist():
                 entry = _entry_of(Path(info.filename))
                 body = None if entry is None or not _is_as_written(info) else checked_entry(*entry, archive.read(info))
                 if entry is None or body is None:
-                    raise _not_ours(given, f"{info.filename!r} is no entry, or was changed")
+                    raise _not_ours(archive_file, f"{info.filename!r} is no entry, or was changed")
                 yield entry, body
     except SmeltError:
         raise
     except Exception as error:  # zipfile has no common base class for the errors of a damaged file
-        raise _not_ours(given, str(error)) from error
+        raise _not_ours(archive_file, str(error)) from error
 
 
 def _is_as_written(info: zipfile.ZipInfo) -> bool:
@@ -115,8 +115,8 @@ def _is_as_written(info: zipfile.ZipInfo) -> bool:
     return stored and info.file_size <= MAX_ENTRY_BYTES
 
 
-def _not_ours(given: BinaryIO, why: str) -> SmeltError:
-    return SmeltError(f"{given.name} was not written by smelt.save_cache", why=why, hint="write it again")
+def _not_ours(archive_file: BinaryIO, why: str) -> SmeltError:
+    return SmeltError(f"{archive_file.name} was not written by smelt.save_cache", why=why, hint="write it again")
 
 
 def _entry_of(path: Path) -> Entry | None:

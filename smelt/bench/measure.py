@@ -199,10 +199,10 @@ class _Measurement:
             return result.fail("fail_compile", f"nothing was captured; {_reasons(counts)}")
         if eager is None or counts.get("graphs") is None:
             return
-        left, whole = (sum(each.get("eager_ops", {}).values()) for each in (counts, eager.counts))
-        if whole and left > LEFT * whole:
+        left, total = (sum(each.get("eager_ops", {}).values()) for each in (counts, eager.counts))
+        if total and left > LEFT * total:
             result.fail(
-                "fail_compile", f"{left / whole:.0%} of eager's operators still ran in eager; {_reasons(counts)}"
+                "fail_compile", f"{left / total:.0%} of eager's operators still ran in eager; {_reasons(counts)}"
             )
 
     def steps(self) -> None:

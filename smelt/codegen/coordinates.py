@@ -154,8 +154,8 @@ class Coordinates:
                     self.order[at : at + 2] = [joined]
                     self.roles[joined] = self.roles.pop(u)
                     self.roles.pop(v)
-                    whole = variable(joined)
-                    self.substitute({u: whole // v.size, v: whole % v.size})
+                    joint_index = variable(joined)
+                    self.substitute({u: joint_index // v.size, v: joint_index % v.size})
                     changed = True
                     break
 

@@ -75,8 +75,8 @@ class _Host:
         return w.text()
 
     def part_step(self, w: Writer, part: Part, number: int, position: int) -> None:
-        given = [self.variable[n] for n in part.inputs]
-        w(f"given = [{', '.join([*given, *(s.name for s in part.symbols)])}]")
+        variables = [self.variable[n] for n in part.inputs]
+        w(f"given = [{', '.join([*variables, *(s.name for s in part.symbols)])}]")
         gone = [self.variable[n] for n in part.inputs if self.last.get(n) == position]
         if gone:
             w(f"del {', '.join(gone)}")
@@ -97,10 +97,10 @@ class _Host:
         elif node.target is aten._local_scalar_dense.default:
             w(f"{name} = {args[0]}.item()")
         else:
-            given = arguments(args, [(name, self.argument(value)) for name, value in node.kwargs.items()])
+            text = arguments(args, [(name, self.argument(value)) for name, value in node.kwargs.items()])
             target = f"operators[{len(self.operators)}]"
             self.operators.append(KERNELS.get(node.target, BINDINGS.get(node.target, node.target)))
-            w(f"{name} = {target}({given})")
+            w(f"{name} = {target}({text})")
 
     def argument(self, value: Any) -> str:
         match value:

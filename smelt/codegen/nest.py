@@ -98,18 +98,18 @@ class Nest:
     def rest(self) -> Nest:
         """Returns the nest for the values that unrolling left over."""
         assert self.tail is not None
-        whole = variable(self.tail)
-        values: dict[Atom, Expr] = {self.folded[-1]: whole // UNROLLED_ELEMENTS}
+        tail_index = variable(self.tail)
+        values: dict[Atom, Expr] = {self.folded[-1]: tail_index // UNROLLED_ELEMENTS}
         if self.unrolled is not None:
-            values[self.unrolled] = whole % UNROLLED_ELEMENTS
+            values[self.unrolled] = tail_index % UNROLLED_ELEMENTS
         members = substituted(self.members, values)
         return replace(self, members=members, folded=[*self.folded[:-1], self.tail], unrolled=None, row_block=None)
 
 
 def chunk_size(size: IntLike, wanted: int) -> int:
     """Returns the largest divisor of `size` up to `wanted`, or `wanted` if the divisor is much smaller."""
-    whole = content(size)
-    return next((s for s in range(wanted, wanted // 4, -1) if whole % s == 0), wanted)
+    divisor = content(size)
+    return next((s for s in range(wanted, wanted // 4, -1) if divisor % s == 0), wanted)
 
 
 def make_block(loops: Sequence[Var]) -> Block | None:

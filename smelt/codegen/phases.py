@@ -23,7 +23,7 @@ class Phases:
     def __init__(self, nest: Nest, plan: Schedule, keep: bool = True) -> None:
         self.nest, self.plan, self.nodes, self.keep = nest, plan, plan.program.nodes, keep
         self.limits = plan.machine.loops
-        self.whole = nest.size([*nest.kept, *nest.folded, *nest.inner])
+        self.nest_size = nest.size([*nest.kept, *nest.folded, *nest.inner])
         self.width = nest.size(nest.inner)
         self.room = self.limits.row_buffer_bytes // 8 if isinstance(self.width, Size) else self.width
         self._depth: dict[str, int] = {}
@@ -101,7 +101,7 @@ class Phases:
                 and isinstance(node, Pointwise)
                 and not node.view
                 and not self.is_stored(name)
-                and known_equal(node.meta.numel, self.whole)
+                and known_equal(node.meta.numel, self.nest_size)
                 and row <= self.limits.row_buffer_bytes
                 and total + row <= self.limits.row_buffers_bytes
                 and self.cost(name) > self.limits.min_kept_additions
@@ -156,13 +156,13 @@ class Phases:
         """Whether a value's cost does not depend on its operands."""
         node = self.nodes[name]
         computed = isinstance(node, Pointwise) and name not in self.plan.stored
-        return not computed or hint(metas_of(node).numel) * 4 < hint(self.whole)
+        return not computed or hint(metas_of(node).numel) * 4 < hint(self.nest_size)
 
     def _cost_of(self, name: str) -> int:
         node = self.nodes[name]
         if not isinstance(node, Pointwise) or name in self.plan.stored:
             return 1
-        if hint(metas_of(node).numel) * 4 < hint(self.whole):
+        if hint(metas_of(node).numel) * 4 < hint(self.nest_size):
             return 0
         own = 0 if node.view else weight(node.op)
         return own + sum(self.cost(source) for source in node.inputs)

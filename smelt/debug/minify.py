@@ -80,10 +80,10 @@ class Minifier:
     def shorten(self) -> None:
         """End the graph at the earliest node with which it still fails, by bisection."""
         names = [n.name for n in self.best.calls]
-        whole, low, high = self.best, 0, len(names) - 1
+        best, low, high = self.best, 0, len(names) - 1
         while low < high:
             middle = (low + high) // 2
-            if self.keep(with_outputs(whole, [names[middle]])):
+            if self.keep(with_outputs(best, [names[middle]])):
                 high = middle
             else:
                 low = middle + 1

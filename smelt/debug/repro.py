@@ -42,9 +42,9 @@ def outcome(forward: Callable[..., Any], inputs: Sequence[Any], facts: Mapping[s
             dynamic=facts["dynamic"],
             options=facts["options"] or None,
         )
-        given = _marked(inputs, facts)
+        arguments = _marked(inputs, facts)
         try:
-            run(compiled, given, gradients)
+            run(compiled, arguments, gradients)
             difference = _difference(compiled, forward, inputs, facts)
         except Exception as error:
             return Outcome(**error_of(error))
@@ -53,11 +53,11 @@ def outcome(forward: Callable[..., Any], inputs: Sequence[Any], facts: Mapping[s
 
 def _marked(inputs: Sequence[Any], facts: Mapping[str, Any]) -> list[Any]:
     """Copies of the inputs, with the dimensions marked dynamic that were symbolic in the reported call."""
-    given = copies(inputs)
-    for spec, each in zip(facts["inputs"], given, strict=True):
+    arguments = copies(inputs)
+    for spec, each in zip(facts["inputs"], arguments, strict=True):
         for dim in spec.get("dynamic", ()):
             smelt.mark_dynamic(each, dim)
-    return given
+    return arguments
 
 
 def _difference(compiled: Any, forward: Any, inputs: Sequence[Any], facts: Mapping[str, Any]) -> Any:

@@ -37,7 +37,7 @@ def not_derived(node: fx.Node) -> str | None:
     if not all(map(_is_plain, operands)):
         return None
     try:
-        want = given(node.target, node.args, node.kwargs)
+        want = inferred(node.target, node.args, node.kwargs)
     # the metadata depends on values, or the operator refuses strides that a pass has chosen and eager never has
     except Exception:
         return None
@@ -59,7 +59,7 @@ def _promised(node: fx.Node, want: Any) -> Any:
     return replace(want, stride=strides[0]) if strides else want
 
 
-def given(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def inferred(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Returns the metadata of an operator's results, inferred from the metadata that the argument nodes record.
 
     Raises:

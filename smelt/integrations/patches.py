@@ -70,9 +70,9 @@ def _compile(
         or chosen not in _ours
         or any(value is not None for name, value in more.items() if name != "name")
     ):
-        given = more if backend is None else {"backend": backend, **more}
+        extra = more if backend is None else {"backend": backend, **more}
         own = _original or torch.compile  # `uninstall` leaves references to this function
-        return own(model, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options, disable=disable, **given)
+        return own(model, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options, disable=disable, **extra)
     kwargs: dict[str, Any] = {
         "fullgraph": fullgraph,
         "dynamic": dynamic,

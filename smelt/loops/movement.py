@@ -84,17 +84,17 @@ searches all of them.
 
 @lowering("cat")
 def cat(name: str, meta: TensorMeta, tensors: Sequence[Operand], dim: int) -> Pointwise | Extern:
-    whole = [x for x in tensors if not same(x.shape[dim], 0)]
-    in_rows = all(same_all(x.meta.stride, contiguous_stride(x.meta.shape)) for x in whole)
-    if len(whole) > MAX_LOOP_OPERANDS and (
+    nonempty = [x for x in tensors if not same(x.shape[dim], 0)]
+    in_rows = all(same_all(x.meta.stride, contiguous_stride(x.meta.shape)) for x in nonempty)
+    if len(nonempty) > MAX_LOOP_OPERANDS and (
         in_rows or len(meta.shape) < 4
         # the library would return the concatenation of channels-last images as channels-last, independent of `meta`
     ):
-        inputs = tuple(dict.fromkeys(x.name for x in whole))
-        return Extern(name, meta, inputs, torch.ops.aten.cat.default, ([Ref(x.name) for x in whole], dim))
+        inputs = tuple(dict.fromkeys(x.name for x in nonempty))
+        return Extern(name, meta, inputs, torch.ops.aten.cat.default, ([Ref(x.name) for x in nonempty], dim))
     segments: list[tuple[Operand, IntLike, IntLike]] = []
     end: IntLike = 0
-    for x in whole:
+    for x in nonempty:
         begin, end = end, end + x.shape[dim]
         segments.append((x, begin, end))
 

@@ -303,18 +303,18 @@ class _Split:
     def needed(self, outputs: Iterable[fx.Node], level: int) -> tuple[list[fx.Node], set[fx.Node]]:
         """Returns (nodes that a part has to compute, in order; its input nodes)."""
         inside: set[fx.Node] = set()
-        given: set[fx.Node] = set()
+        inputs: set[fx.Node] = set()
         waiting = list(outputs)
         while waiting:
             node = waiting.pop()
-            if node in inside or node in given or isinstance(node.meta["val"], Size):
+            if node in inside or node in inputs or isinstance(node.meta["val"], Size):
                 continue
             if self.computed(node) and (self.level[node] == level or _is_free(node)):
                 inside.add(node)
                 waiting.extend(node.all_input_nodes)
             else:
-                given.add(node)
-        return [n for n in self.nodes if n in inside], given
+                inputs.add(node)
+        return [n for n in self.nodes if n in inside], inputs
 
     def meta(self, node: fx.Node) -> TensorMeta:
         """Returns the meta, with its layout, that a value has when parts pass it on."""

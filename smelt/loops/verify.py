@@ -61,9 +61,9 @@ def _bad_name(name: str, node: Node, seen: Mapping[str, Node]) -> str | None:
 
 def _bad_interface(program: LoopProgram) -> Iterator[str]:
     nodes = program.nodes
-    given = [name for name, node in nodes.items() if isinstance(node, Input)]
-    if sorted(given) != sorted(program.inputs):
-        yield f"its inputs are {program.inputs}, its nodes of that kind {given}"
+    inputs = [name for name, node in nodes.items() if isinstance(node, Input)]
+    if sorted(inputs) != sorted(program.inputs):
+        yield f"its inputs are {program.inputs}, its nodes of that kind {inputs}"
     for output in program.outputs:
         if output.name is None:
             continue

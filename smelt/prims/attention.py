@@ -25,7 +25,7 @@ from smelt.shapes.size import same_all
 
 aten = torch.ops.aten
 
-Given = Mapping[str, Any]
+Operands = Mapping[str, Any]
 """The arguments of a call of an attention primitive, by name."""
 
 ANNOTATIONS = {
@@ -39,8 +39,8 @@ ANNOTATIONS = {
     "precision": "str",
 }
 
-FLOPS = Facts(flops=lambda _, given: 4 * (given[0].numel * given[1].shape[2]))
-FLOPS_BACKWARD = Facts(flops=lambda _, given: 10 * (given[0].numel * given[1].shape[2]))
+FLOPS = Facts(flops=lambda _, operands: 4 * (operands[0].numel * operands[1].shape[2]))
+FLOPS_BACKWARD = Facts(flops=lambda _, operands: 10 * (operands[0].numel * operands[1].shape[2]))
 
 # -- metadata of the results
 
@@ -53,13 +53,13 @@ def _by_rows(shape: Shape, like: TensorMeta) -> TensorMeta:
     return TensorMeta(shape, like.dtype, (n * h * w, w, h * w, 1), like.device)
 
 
-def _forward_metas(kind: Attention, given: Given) -> tuple[TensorMeta, TensorMeta]:
-    q, shape = given["q"], (*given["q"].shape[:3], given["v"].shape[3])
+def _forward_metas(kind: Attention, operands: Operands) -> tuple[TensorMeta, TensorMeta]:
+    q, shape = operands["q"], (*operands["q"].shape[:3], operands["v"].shape[3])
     if kind.kind != "cpu":
         out = _by_rows(shape, q)
     else:  # in the layout of q
         out = pointwise_like((q,), q.dtype) if same_all(shape, q.shape) else make(shape, q.dtype, q.device)
-    return out, _sums_meta(kind, q, given.get("sums", True))
+    return out, _sums_meta(kind, q, operands.get("sums", True))
 
 
 def _sums_meta(kind: Attention, q: TensorMeta, wanted: bool) -> TensorMeta:
@@ -76,62 +76,64 @@ def _sums_meta(kind: Attention, q: TensorMeta, wanted: bool) -> TensorMeta:
     return make(shape, torch.float32, q.device)
 
 
-def _backward_metas(kind: Attention, given: Given) -> tuple[TensorMeta | None, ...]:
-    found: list[TensorMeta | None] = [_by_rows(x.shape, x) for x in (given["q"], given["k"], given["v"])]
-    q, bias = given["q"], given.get("bias")
+def _backward_metas(kind: Attention, operands: Operands) -> tuple[TensorMeta | None, ...]:
+    found: list[TensorMeta | None] = [_by_rows(x.shape, x) for x in (operands["q"], operands["k"], operands["v"])]
+    q, bias = operands["q"], operands.get("bias")
     match kind.fourth:
         case Fourth.BIAS:
             found.append(None if bias is None else pointwise_like((bias,), bias.dtype))
         case Fourth.SCORES:
-            found.append(make((*q.shape[:3], given["k"].shape[2]), q.dtype, q.device))
-    return _wanted(found, given)
+            found.append(make((*q.shape[:3], operands["k"].shape[2]), q.dtype, q.device))
+    return _wanted(found, operands)
 
 
-def _wanted(found: list[Any], given: Given) -> tuple[Any, ...]:
-    mask = given.get("mask", (True,) * len(found))
+def _wanted(found: list[Any], operands: Operands) -> tuple[Any, ...]:
+    mask = operands.get("mask", (True,) * len(found))
     return tuple(one if wanted else None for one, wanted in zip(found, mask, strict=True))
 
 
 # -- the eager references, by torch's operators
 
 
-def _of_library(kind: Attention, given: Given) -> tuple[Tensor, ...]:
+def _of_library(kind: Attention, operands: Operands) -> tuple[Tensor, ...]:
     """Call torch's own kernel for CPUs, forward or backward."""
     op = aten._scaled_dot_product_flash_attention_for_cpu
-    if "grad" in given:
+    if "grad" in operands:
         op = aten._scaled_dot_product_flash_attention_for_cpu_backward
-    *first, bias, scale = given.values()
+    *first, bias, scale = operands.values()
     return tuple(op(*first, attn_mask=bias, scale=scale))
 
 
-def _scores(given: Given) -> Tensor:
-    q, k, bias = given["q"], given["k"], given.get("bias")
-    found: Tensor = (q.float() @ k.float().mT) * _factor(given)
+def _scores(operands: Operands) -> Tensor:
+    q, k, bias = operands["q"], operands["k"], operands.get("bias")
+    found: Tensor = (q.float() @ k.float().mT) * _factor(operands)
     if bias is not None:
         found = found + bias
-    return found.masked_fill(torch.ones_like(found, dtype=torch.bool).triu(1), -math.inf) if given["causal"] else found
+    return (
+        found.masked_fill(torch.ones_like(found, dtype=torch.bool).triu(1), -math.inf) if operands["causal"] else found
+    )
 
 
-def _factor(given: Given) -> float:
-    scale: float | None = given["scale"]
-    return given["q"].shape[-1] ** -0.5 if scale is None else scale
+def _factor(operands: Operands) -> float:
+    scale: float | None = operands["scale"]
+    return operands["q"].shape[-1] ** -0.5 if scale is None else scale
 
 
-def _kept(scores: Tensor, given: Given) -> Tensor | float:
+def _kept(scores: Tensor, operands: Operands) -> Tensor | float:
     """Returns the factor of each attention weight: 0 for dropped weights, 1 / (1 - rate) for the others."""
-    if given.get("seed") is None:
+    if operands.get("seed") is None:
         return 1.0
-    dropout = given["dropout"]
-    return (random_bits.uniform(given["seed"], given["stream"], scores.shape) < 1 - dropout) / (1 - dropout)
+    dropout = operands["dropout"]
+    return (random_bits.uniform(operands["seed"], operands["stream"], scores.shape) < 1 - dropout) / (1 - dropout)
 
 
-def _forward(kind: Attention, given: Given) -> tuple[Tensor, Tensor]:
-    q, v, scores = given["q"], given["v"], _scores(given)
+def _forward(kind: Attention, operands: Operands) -> tuple[Tensor, Tensor]:
+    q, v, scores = operands["q"], operands["v"], _scores(operands)
     sums = scores.logsumexp(-1)
     unseen = math.inf if kind.kind == "tiled" else -math.inf  # for a fully masked row, whose weights become 0
     sums = sums.masked_fill(sums == -math.inf, unseen)
-    out = ((scores - sums[..., None]).exp() * _kept(scores, given)) @ v.float()
-    return out.to(q.dtype), _stored(kind, sums, given.get("sums", True))
+    out = ((scores - sums[..., None]).exp() * _kept(scores, operands)) @ v.float()
+    return out.to(q.dtype), _stored(kind, sums, operands.get("sums", True))
 
 
 def _stored(kind: Attention, sums: Tensor, wanted: bool) -> Tensor:
@@ -144,18 +146,18 @@ def _stored(kind: Attention, sums: Tensor, wanted: bool) -> Tensor:
     return sums
 
 
-def _backward(kind: Attention, given: Given) -> tuple[Tensor | None, ...]:
-    q, k, v, g, bias = given["q"], given["k"], given["v"], given["grad"].float(), given.get("bias")
-    sums = given["sums"][..., 0] if kind.sums is Sums.COLUMN else given["sums"][..., : q.shape[2]]
-    plain, factor = _scores(given), _factor(given)
-    weights, kept = (plain - sums[..., None]).exp(), _kept(plain, given)
-    scores = weights * (g @ v.float().mT * kept - (g * given["out"].float()).sum(-1, keepdim=True))
+def _backward(kind: Attention, operands: Operands) -> tuple[Tensor | None, ...]:
+    q, k, v, g, bias = operands["q"], operands["k"], operands["v"], operands["grad"].float(), operands.get("bias")
+    sums = operands["sums"][..., 0] if kind.sums is Sums.COLUMN else operands["sums"][..., : q.shape[2]]
+    plain, factor = _scores(operands), _factor(operands)
+    weights, kept = (plain - sums[..., None]).exp(), _kept(plain, operands)
+    scores = weights * (g @ v.float().mT * kept - (g * operands["out"].float()).sum(-1, keepdim=True))
     found = [scores @ k.float() * factor, scores.mT @ q.float() * factor, (weights * kept).mT @ g]
     if kind.fourth is Fourth.SCORES:
         found.append(scores)
     if kind.fourth is Fourth.BIAS:
         found.append(scores if bias is None else scores.sum_to_size(bias.shape))
-    return _wanted([one.to(q.dtype) for one in found], given)
+    return _wanted([one.to(q.dtype) for one in found], operands)
 
 
 # -- the primitives
@@ -163,8 +165,8 @@ def _backward(kind: Attention, given: Given) -> tuple[Tensor | None, ...]:
 
 def _enter(kind: Attention, backward: bool, facts: Facts) -> None:
     names = kind.backward if backward else kind.forward
-    metas: Callable[[Attention, Given], Any] = _backward_metas if backward else _forward_metas
-    run: Callable[[Attention, Given], Any] = _backward if backward else _forward
+    metas: Callable[[Attention, Operands], Any] = _backward_metas if backward else _forward_metas
+    run: Callable[[Attention, Operands], Any] = _backward if backward else _forward
     if kind.kind == "cpu":
         run = _of_library
 

@@ -19,7 +19,7 @@ of them (`Facts.cost`) and so takes as long as one byte; other primitives follow
 """
 
 
-def arithmetic_bytes(prim: Prim, made: Sequence[TensorMeta], given: Sequence[TensorMeta]) -> float:
+def arithmetic_bytes(prim: Prim, made: Sequence[TensorMeta], operands: Sequence[TensorMeta]) -> float:
     """Returns the bytes that memory could move while the arithmetic of one call runs; for symbolic sizes their hints
     are used.
 
@@ -31,7 +31,7 @@ def arithmetic_bytes(prim: Prim, made: Sequence[TensorMeta], given: Sequence[Ten
         given: the metas of its tensor operands, in order.
     """
     if prim.facts.flops is not None:
-        return hint(prim.facts.flops(made, given)) / OPERATIONS_PER_BYTE
+        return hint(prim.facts.flops(made, operands)) / OPERATIONS_PER_BYTE
     if prim.kind in (Kind.POINTWISE, Kind.RANDOM) and made:
         return hint(made[0].numel) * prim.facts.cost / OPERATIONS_PER_BYTE
     return 0.0

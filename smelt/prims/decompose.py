@@ -29,7 +29,7 @@ from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense, same_st
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
 from smelt.graph.ir.schema import depends_on_strides
 from smelt.graph.ir.seeds import is_seed
-from smelt.graph.metadata_checks import given
+from smelt.graph.metadata_checks import inferred
 from smelt.prims.dtypes import PLAIN, REAL
 from smelt.prims.mixed import Mixed
 from smelt.prims.operand_views import is_strided, with_recorded_strides
@@ -175,9 +175,11 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any], mixed: Mix
     return _called(p, node, (args, kwargs), result, mixed if on_cpu else None)
 
 
-def _by_rule(rule: Callable[..., Any], p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], plain: bool) -> Any:
+def _by_rule(
+    rule: Callable[..., Any], p: Lowering, node: Node, call_args: tuple[Any, dict[str, Any]], plain: bool
+) -> Any:
     """Returns the result of an operator's decomposition; NotImplemented if it does not support the arguments."""
-    args, kwargs = given
+    args, kwargs = call_args
     result = node.meta["val"]
     value = rule(p, *args, **kwargs)
     if value is NotImplemented and plain and _is_nothing(result):
@@ -187,12 +189,14 @@ def _by_rule(rule: Callable[..., Any], p: Lowering, node: Node, given: tuple[Any
     return value
 
 
-def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: Any, creations: Mixed | None) -> Any:
+def _called(
+    p: Lowering, node: Node, call_args: tuple[Any, dict[str, Any]], result: Any, creations: Mixed | None
+) -> Any:
     """Returns the call of an operator without a decomposition, which stays in the graph. `creations`, if given, records
     the CPU tensors that the operator makes.
     """
     target: Any = node.target
-    args, kwargs = given
+    args, kwargs = call_args
     if isinstance(target, OpOverload) and target.namespace == "aten" and shared_arguments(target):
         args, result = _with_operand_strides(p, target, args, kwargs, result)
     elif isinstance(target, OpOverload) and depends_on_strides(target):
@@ -222,7 +226,7 @@ def _as_recorded(
     alike = _have_same_strides(node.args, args) and _have_same_strides(node.kwargs, kwargs)
     if follows and alike or any(is_unbacked(*m.shape) for m in made):
         return args, kwargs, result
-    return args, kwargs, given(target, args, kwargs)
+    return args, kwargs, inferred(target, args, kwargs)
 
 
 def _with_recorded_strides(p: Lowering, recorded: Any, actual: Any) -> Any:
@@ -264,7 +268,7 @@ def _with_operand_strides(
     copies = tuple(_row_major(p, a) if isinstance(a, Node) else a for a in args)
     for own in (args, copies):
         try:
-            return own, given(target, own, kwargs)
+            return own, inferred(target, own, kwargs)
         except (RuntimeError, SmeltError):
             continue
     return args, recorded

@@ -22,7 +22,7 @@ MATMUL = Facts(
     into=True,
     fresh=True,
     strides=Strides.MATRIX,
-    flops=lambda made, given: 2 * (made[0].numel * given[0].shape[-1]),
+    flops=lambda made, operands: 2 * (made[0].numel * operands[0].shape[-1]),
 )
 ADDED = replace(MATMUL, annihilated_by=(), linear_in=(0, 2), matmul=False)
 """The facts of a product with an added term. `matmul` is False: kernel templates would round the product before they
@@ -30,7 +30,7 @@ add the term, and these primitives round once."""
 CONVOLUTION = Facts(
     fresh=True,
     strides=Strides.IMAGES,
-    flops=lambda made, given: 2 * (made[0].numel * math.prod(given[1].shape[1:])),
+    flops=lambda made, operands: 2 * (made[0].numel * math.prod(operands[1].shape[1:])),
 )
 
 
@@ -171,11 +171,11 @@ def _convolution_backward(
     return tuple(aten.convolution_backward(grad, x, w, sizes, *options))
 
 
-def _flops_of_gradients(made: Sequence[TensorMeta], given: Sequence[TensorMeta]) -> Any:
+def _flops_of_gradients(made: Sequence[TensorMeta], operands: Sequence[TensorMeta]) -> Any:
     """Returns the multiplications and additions: the gradients of the image and of the weight each cost as much as the
     convolution; the gradient of the bias is only a sum.
     """
-    grad, _, w = given[:3]
+    grad, _, w = operands[:3]
     return 2 * (grad.numel * math.prod(w.shape[1:])) * sum(len(meta.shape) > 1 for meta in made)
 
 

@@ -190,8 +190,8 @@ class Lowering(Builder):
         rank = len(x.meta["val"].shape)
         if dims is None or (not isinstance(dims, int) and len(dims) == 0):
             return tuple(range(rank))
-        given = (dims,) if isinstance(dims, int) else dims
-        return tuple(sorted({d % rank for d in given})) if rank else ()
+        listed = (dims,) if isinstance(dims, int) else dims
+        return tuple(sorted({d % rank for d in listed})) if rank else ()
 
 
 def _promotes_as(operand: Any) -> Any:

@@ -131,12 +131,12 @@ def _slice_scatter(p: Builder, x: Node, src: Node, starts: Shape, stops: Shape, 
     region = operands(region)[0] if region.target is RESHAPE and ones else region
     if region.target is not SLICE or operands(region)[:1] != (x,) or operands(region)[1:] != (starts, stops, steps):
         return None
-    whole = src.meta["val"].shape
-    kept = _added_ones(written.meta["val"].shape, whole)
+    shape = src.meta["val"].shape
+    kept = _added_ones(written.meta["val"].shape, shape)
     if kept is None:
         return None
-    first, last, jump = [0] * len(whole), [1] * len(whole), [1] * len(whole)
-    sizes = [1] * len(whole)
+    first, last, jump = [0] * len(shape), [1] * len(shape), [1] * len(shape)
+    sizes = [1] * len(shape)
     for d, a, b, s, n in zip(kept, *bounds, inner.meta["val"].shape, strict=True):
         first[d], last[d], jump[d], sizes[d] = a, b, s, n
     begin = tuple(map(_composed_start, starts, first, last, steps))

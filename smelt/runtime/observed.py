@@ -120,7 +120,7 @@ class Observed:
         return launch_observed
 
     def segment(
-        self, kernels: Any, launches: Sequence[Any], whole: Callable[[Table], object], steps: list[Step]
+        self, kernels: Any, launches: Sequence[Any], together: Callable[[Table], object], steps: list[Step]
     ) -> Callable[[Table], object]:
         """Returns a segment that launches Triton kernels one by one.
 
@@ -134,10 +134,10 @@ class Observed:
         def launch_observed(table: Table) -> object:
             nonlocal tried
             if not self.is_observed():
-                return whole(table)
+                return together(table)
             if not tried or anything_refused() or _is_recording():
                 tried = True
-                return self.run(combined, whole, table)
+                return self.run(combined, together, table)
             if not alone:
                 alone.extend(kernels.segment([launch]) for launch in launches)
             for step, each in zip(steps, alone, strict=True):

@@ -75,22 +75,22 @@ class StepInfo:
 
 @dataclass
 class _Block:
-    """A buffer with its guards: an allocation `whole`, in which the buffer has `size` bytes from `start`."""
+    """A buffer with its guards: a tensor `allocation`, in which the buffer has `size` bytes from `start`."""
 
     name: str
     dtype: torch.dtype
-    whole: torch.Tensor
+    allocation: torch.Tensor
     start: int
     size: int
     tensor: torch.Tensor
     ended: str = ""
 
     def body(self) -> torch.Tensor:
-        return _numbers(self.whole[self.start : self.start + self.size], self.dtype)
+        return _numbers(self.allocation[self.start : self.start + self.size], self.dtype)
 
     def guards(self) -> tuple[torch.Tensor, torch.Tensor]:
         end = self.start + self.size
-        before, behind = self.whole[self.start - GUARD : self.start], self.whole[end : end + GUARD]
+        before, behind = self.allocation[self.start - GUARD : self.start], self.allocation[end : end + GUARD]
         return _numbers(before, self.dtype), _numbers(behind, self.dtype)
 
 
@@ -115,7 +115,7 @@ class WatchedCall:
 
     def __init__(self, watch: Watch) -> None:
         self.watch, self.blocks = watch, list[_Block]()
-        self.given: list[tuple[torch.Tensor, _Block]] = []
+        self.replaced_inputs: list[tuple[torch.Tensor, _Block]] = []
         self.number = -1
 
     def empty(self, name: str, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -134,31 +134,31 @@ class WatchedCall:
         Copies have the same alignment to a cache line as the inputs, so that the same kernels run.
         """
         for position, name in over.items():
-            given = inputs[position]
-            if not given.numel() or _is_spread(given) or given.data_ptr() % given.itemsize:
+            original = inputs[position]
+            if not original.numel() or _is_spread(original) or original.data_ptr() % original.itemsize:
                 continue
-            shape, stride, skew = tuple(given.shape), given.stride(), given.data_ptr() % LINE
-            block = _allocate(name, shape, stride, given.dtype, self.watch.device, skew)
+            shape, stride, skew = tuple(original.shape), original.stride(), original.data_ptr() % LINE
+            block = _allocate(name, shape, stride, original.dtype, self.watch.device, skew)
             for region in (block.body(), *block.guards()):
-                region.fill_(_pattern(given.dtype))
-            block.tensor.copy_(given.detach())
+                region.fill_(_pattern(original.dtype))
+            block.tensor.copy_(original.detach())
             self.blocks.append(block)
-            self.given.append((given, block))
+            self.replaced_inputs.append((original, block))
             inputs[position] = block.tensor
 
     def copy_back(self, results: list[Any]) -> list[Any]:
         """Copy the new values back into the caller's tensors; returns the results, with those tensors instead of
         copies.
         """
-        found = {id(block.tensor): given for given, block in self.given}
-        for given, block in self.given:
-            gaps = torch.ones(block.size // given.itemsize, dtype=torch.bool, device=given.device)
-            gaps.as_strided(given.shape, given.stride()).fill_(False)
-            written = block.body().view(len(gaps), -1) != _pattern(given.dtype)
+        found = {id(block.tensor): original for original, block in self.replaced_inputs}
+        for original, block in self.replaced_inputs:
+            gaps = torch.ones(block.size // original.itemsize, dtype=torch.bool, device=original.device)
+            gaps.as_strided(original.shape, original.stride()).fill_(False)
+            written = block.body().view(len(gaps), -1) != _pattern(original.dtype)
             if (written.any(-1) & gaps).any():
                 raise self.fault(block.name, f"has written between the elements of {block.name!r}")
-            with inference_mode(given.is_inference()):
-                given.data.copy_(block.tensor)
+            with inference_mode(original.is_inference()):
+                original.data.copy_(block.tensor)
         return [found.get(id(result), result) for result in results]
 
     def step(
@@ -252,7 +252,7 @@ class WatchedCall:
         for number, result in enumerate(results):
             if isinstance(result, torch.Tensor) and result.layout is torch.strided:
                 self.require_result(number, result)
-        return self.copies_of_results(self.copy_back(results) if self.given else results)
+        return self.copies_of_results(self.copy_back(results) if self.replaced_inputs else results)
 
     def copies_of_results(self, results: list[Any]) -> list[Any]:
         """Returns the results copied to memory of PyTorch's allocator, so that the caller may resize them; sharing is
@@ -271,7 +271,7 @@ class WatchedCall:
                 if at in by_address:
                     block = by_address[at]
                     if at not in memory:
-                        memory[at] = block.whole[block.start : block.start + block.size].clone()
+                        memory[at] = block.allocation[block.start : block.start + block.size].clone()
                     inside = memory[at].untyped_storage()
                     layout = result.storage_offset(), result.shape, result.stride()
                     result = known[id(given)] = torch.empty(0, dtype=result.dtype, device=result.device).set_(
@@ -312,11 +312,11 @@ def _allocate(
     skew: int = 0,
 ) -> _Block:
     size = extent(shape, stride) * dtype.itemsize
-    whole = torch.empty(size + 4 * GUARD, dtype=torch.uint8, device=device)
-    start = GUARD + -(whole.data_ptr() + GUARD) % GUARD + skew
-    storage = _bytes_of(whole, start, size).untyped_storage()
+    allocation = torch.empty(size + 4 * GUARD, dtype=torch.uint8, device=device)
+    start = GUARD + -(allocation.data_ptr() + GUARD) % GUARD + skew
+    storage = _bytes_of(allocation, start, size).untyped_storage()
     tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, 0, shape, stride)
-    return _Block(name, dtype, whole, start, size, tensor)
+    return _Block(name, dtype, allocation, start, size, tensor)
 
 
 def _is_spread(tensor: torch.Tensor) -> bool:
@@ -329,22 +329,22 @@ def _is_spread(tensor: torch.Tensor) -> bool:
     return (1 + reach) * tensor.itemsize > FAR + 8 * tensor.nbytes
 
 
-def _bytes_of(whole: torch.Tensor, start: int, size: int) -> torch.Tensor:
+def _bytes_of(allocation: torch.Tensor, start: int, size: int) -> torch.Tensor:
     """Returns these bytes as a tensor with its own storage, which keeps the allocation alive."""
-    if whole.device.type == "cpu":
-        return torch.frombuffer(whole.numpy().data[start : start + size], dtype=torch.uint8)
-    return torch.as_tensor(_Span(whole, start, size), device=whole.device)
+    if allocation.device.type == "cpu":
+        return torch.frombuffer(allocation.numpy().data[start : start + size], dtype=torch.uint8)
+    return torch.as_tensor(_Span(allocation, start, size), device=allocation.device)
 
 
 class _Span:
     """Bytes of a GPU in the CUDA array interface (Numba's documentation, version 3)."""
 
-    def __init__(self, whole: torch.Tensor, start: int, size: int) -> None:
-        self.whole = whole
+    def __init__(self, allocation: torch.Tensor, start: int, size: int) -> None:
+        self.allocation = allocation
         self.__cuda_array_interface__ = {
             "shape": (size,),
             "typestr": "|u1",
-            "data": (whole.data_ptr() + start, False),
+            "data": (allocation.data_ptr() + start, False),
             "version": 3,
             "strides": None,
         }

@@ -104,7 +104,7 @@ def _pair_innermost(
 
 
 def _pair_chunks(
-    whole: list[tuple[IntLike, Var]],
+    loops: list[tuple[IntLike, Var]],
     chunks: list[tuple[IntLike, Var]],
     limits: Limits,
     result: Alignment,
@@ -122,8 +122,8 @@ def _pair_chunks(
         return "chunks do not follow each other"
     row = variable(high) * low.size + variable(low)
     size: IntLike = 1
-    while whole and not same(size, total):
-        (c, var), rest = whole.pop(), row // size
+    while loops and not same(size, total):
+        (c, var), rest = loops.pop(), row // size
         if var in side or not same(c, step * size):
             return f"the chunks of {total} have no partner"
         size = size * var.size

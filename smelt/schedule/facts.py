@@ -116,8 +116,8 @@ def _flops_of_call(plan: Schedule, extern: Extern) -> int:
     count = facts_of(extern.target).flops
     if count is None:
         return 0
-    given = [_metas(plan.program.nodes[ref.name].meta)[0] for ref in extern.args if isinstance(ref, Ref)]
-    return int(hint(count(_metas(extern.meta), given)))
+    operands = [_metas(plan.program.nodes[ref.name].meta)[0] for ref in extern.args if isinstance(ref, Ref)]
+    return int(hint(count(_metas(extern.meta), operands)))
 
 
 def _memory(plan: Schedule) -> list[int]:

@@ -187,8 +187,8 @@ def _limits(a: Group, b: Group, aligned: Alignment) -> dict[Var, tuple[Var, IntL
             if known[0] != highs[0] or not same(known[1], total):
                 return "chunks have different sizes"
     for va, vb, piece in aligned.pairs:
-        whole = va in aligned.joined or vb in aligned.joined
-        if piece in found and not whole and (va in a.limits) != (vb in b.limits):
+        is_joined = va in aligned.joined or vb in aligned.joined
+        if piece in found and not is_joined and (va in a.limits) != (vb in b.limits):
             return "a short last chunk does not match a full one"
     return found
 

@@ -164,10 +164,10 @@ def _split_evenly(node: Reduction, chunk: int) -> tuple[Reduction, Reduction]:
     """Returns (partial reduction, final reduction) with equal chunks of `chunk` elements."""
     dims, left = list(node.dims), chunk
     reduced = {d: int(node.source_shape[d]) for d in dims}
-    whole: list[int] = []
+    inner: list[int] = []
     while dims and left % reduced[dims[-1]] == 0 and left >= reduced[dims[-1]]:
-        whole.insert(0, dims.pop())
-        left //= reduced[whole[0]]
+        inner.insert(0, dims.pop())
+        left //= reduced[inner[0]]
     cut = dims.pop() if left > 1 else None
     shape: list[IntLike] = []
     folded: list[int] = []
@@ -178,7 +178,7 @@ def _split_evenly(node: Reduction, chunk: int) -> tuple[Reduction, Reduction]:
             folded.append(len(shape) + 1)
             shape += [size // left, left]
             continue
-        if d in whole:
+        if d in inner:
             folded.append(len(shape))
         elif d in node.dims:
             chunks.append(len(shape))
@@ -245,11 +245,11 @@ def _split_with_short_chunk(node: Reduction, sizes: list[IntLike], wanted: int) 
     Trailing dimensions that fit into a chunk stay whole; the leading ones become one loop, which is split.
     """
     dims = list(node.dims)
-    whole: list[int] = []
+    inner: list[int] = []
     suffix = 1
     while len(dims) > 1 and suffix * hint(node.source_shape[dims[-1]]) <= wanted:
-        whole.insert(0, dims.pop())
-        suffix *= hint(node.source_shape[whole[0]])
+        inner.insert(0, dims.pop())
+        suffix *= hint(node.source_shape[inner[0]])
     old = [node.source_shape[d] for d in dims]
     total = math.prod(old)
     chunk = chunk_rows(total, max(wanted // suffix, 1))
@@ -257,13 +257,13 @@ def _split_with_short_chunk(node: Reduction, sizes: list[IntLike], wanted: int) 
         return None, node
     kept = [d for d in range(len(node.source_shape)) if d not in node.dims]
     count = (total + chunk - 1) // chunk
-    shape = (count, *(node.source_shape[d] for d in kept), chunk, *(node.source_shape[d] for d in whole))
+    shape = (count, *(node.source_shape[d] for d in kept), chunk, *(node.source_shape[d] for d in inner))
     made = 1 + len(kept)
     dtype, wide = node.dtype, _wide(node)
 
     def body(ops: Ops, index: Index) -> Value:
         row = index[0] * chunk + index[made]
-        straight = dict(zip(kept, index[1:made], strict=True)) | dict(zip(whole, index[made + 1 :], strict=True))
+        straight = dict(zip(kept, index[1:made], strict=True)) | dict(zip(inner, index[made + 1 :], strict=True))
         straight |= dict(zip(dims, reshape_index([row], [total], old), strict=True))
         return ops.convert(node.body(ops, tuple(straight[d] for d in range(len(straight)))), dtype, wide)
 

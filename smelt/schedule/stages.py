@@ -108,8 +108,8 @@ class Stages:
                 results = [*found.pop().results, *results]
             if results:
                 found.append(Stage(end, tuple(sorted(results))))
-        given = {i for stage in found for i in stage.results}
-        rest = tuple(i for i in range(len(self.outputs)) if i not in given)
+        returned = {i for stage in found for i in stage.results}
+        rest = tuple(i for i in range(len(self.outputs)) if i not in returned)
         return [*found, Stage(at, rest)] if found and rest else []
 
     def _final(self, unit_steps: Sequence[Sequence[Unit]]) -> dict[str, int]:

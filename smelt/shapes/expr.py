@@ -356,10 +356,10 @@ def _without_remainder(sums: dict[Atom, IntLike], atom: Remainder, c: IntLike) -
     """Returns the terms with c*y, except for its constant, in place of c*(y % n) and c*n*(y // n); None if the latter
     is absent.
     """
-    whole = _floordiv(atom.of, atom.by)
-    if len(whole.terms) != 1 or not _is_zero(whole.const) or not same(whole.terms[0][1], 1):
+    floor = _floordiv(atom.of, atom.by)
+    if len(floor.terms) != 1 or not _is_zero(floor.const) or not same(floor.terms[0][1], 1):
         return None
-    quotient = _as_in(sums, whole.terms[0][0])
+    quotient = _as_in(sums, floor.terms[0][0])
     if not same(sums.get(quotient, 0), c * atom.by):
         return None
     rest = {a: k for a, k in sums.items() if a is not atom and a != quotient}
@@ -407,15 +407,15 @@ def _split(e: Expr, by: IntLike) -> tuple[Expr, Expr]:
     """Returns (quotient, rest) with e = by * quotient + rest, term by term; the rest keeps a constant in 0 .. by-1 (if
     all are numbers).
     """
-    whole, rest = [], []
+    multiples, rest = [], []
     for atom, c in e.terms:
         quotient = exact_quotient(c, by)
         if quotient is not None:
-            whole.append((atom, quotient))
+            multiples.append((atom, quotient))
         else:
             rest.append((atom, c))
     above, below = split(e.const, by)
-    return Expr(tuple(whole), above), Expr(tuple(rest), below)
+    return Expr(tuple(multiples), above), Expr(tuple(rest), below)
 
 
 def _digits(rest: Expr, by: IntLike) -> tuple[IntLike, Expr, Expr] | None:
@@ -447,22 +447,22 @@ def _floordiv(e: Expr, by: IntLike) -> Expr:
         return e
     if not isinstance(by, Size) and by <= 0:
         raise ZeroDivisionError(f"{e} // {by}")
-    whole, rest = _split(e, by)
+    quotient, rest = _split(e, by)
     once = _one_quotient(*rest.range(), by)
     if once is not None:
-        return whole + once
+        return quotient + once
     cut = _digits(rest, by)
     if cut is not None:
         unit, upper, _ = cut
-        return whole + _floordiv(upper, by // unit)
+        return quotient + _floordiv(upper, by // unit)
     if len(rest.terms) == 1 and _is_zero(rest.const):
         atom, c = rest.terms[0]
         if same(c, 1) and type(atom) is Quotient:
-            return whole + _floordiv(atom.of, atom.by * by)
+            return quotient + _floordiv(atom.of, atom.by * by)
         if same(c, 1) and type(atom) is Remainder and exact_quotient(atom.by, by) is not None:
             # (y % (a*b)) // b == (y // b) % a
-            return whole + _mod(_floordiv(atom.of, by), atom.by // by)
-    return whole + Expr(((Quotient(rest, by), 1),), 0)
+            return quotient + _mod(_floordiv(atom.of, by), atom.by // by)
+    return quotient + Expr(((Quotient(rest, by), 1),), 0)
 
 
 @lru_cache(maxsize=65536)

@@ -661,15 +661,15 @@ def content(value: IntLike) -> int:
 
 
 def split(value: IntLike, by: IntLike) -> tuple[IntLike, IntLike]:
-    """Returns (whole, rest) with value = by * whole + rest, where `whole` has every term that `by` divides."""
+    """Returns (quotient, rest) with value = by * quotient + rest; the quotient has every term that `by` divides."""
     if not isinstance(by, Size):
         if not isinstance(value, Size):
             return divmod(value, by)
-        whole, rest = {}, {}
+        quotient, rest = {}, {}
         for m, c in terms_of(value):
-            whole[m] = c // by if (c % by == 0 or not m) else 0
-            rest[m] = c - whole[m] * by
-        return make(whole), make(rest)
+            quotient[m] = c // by if (c % by == 0 or not m) else 0
+            rest[m] = c - quotient[m] * by
+        return make(quotient), make(rest)
     if len(by.terms) == 1:
         (lead, c), wholes, rests = by.terms[0], {}, {}
         for m, d in terms_of(value):
@@ -729,13 +729,13 @@ def floordiv(value: IntLike, by: IntLike) -> IntLike:
 def _quotient(value: IntLike, by: IntLike) -> IntLike:
     """Returns `value // by` for a positive `by`, which has no factor in common with `value` and does not divide it."""
     owner = (value if isinstance(value, Size) else by).owner  # type: ignore[union-attr]
-    whole, rest = split(value, by)
+    quotient, rest = split(value, by)
     if known_at_most(0, rest) and known_less(rest, by):
-        return whole
+        return quotient
     if known_less(rest, 0) and known_at_most(0, rest + by):
-        return whole - 1
+        return quotient - 1
     nested = _nested_quotient(rest, by)
-    return whole + (owner.value_of(Division(rest, by, owner)) if nested is None else nested)
+    return quotient + (owner.value_of(Division(rest, by, owner)) if nested is None else nested)
 
 
 def _nested_quotient(value: IntLike, by: IntLike) -> IntLike | None:

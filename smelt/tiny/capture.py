@@ -114,7 +114,7 @@ def _refused(model: nn.Module, images: torch.Tensor) -> QuantizeError | None:
         hook
         for path, module in model.named_modules()
         for hook in (
-            module.register_forward_pre_hook(lambda one, given, path=path: entered.append((path, one, given))),
+            module.register_forward_pre_hook(lambda one, args, path=path: entered.append((path, one, args))),
             module.register_forward_hook(lambda *_: entered.pop() and None),
         )
     ]
@@ -122,8 +122,8 @@ def _refused(model: nn.Module, images: torch.Tensor) -> QuantizeError | None:
         with torch.no_grad():
             model(images)
     except Exception as error:
-        path, module, given = entered[-1] if entered else ("", model, (images,))
-        shapes = ", ".join(str(tuple(one.shape)) for one in given if isinstance(one, torch.Tensor))
+        path, module, positional = entered[-1] if entered else ("", model, (images,))
+        shapes = ", ".join(str(tuple(one.shape)) for one in positional if isinstance(one, torch.Tensor))
         lines = traceback.extract_tb(error.__traceback__)
         own = [one for one in lines if not one.filename.startswith((_TORCH, __file__))] or lines
         shown = f"{path or 'the model'} ({type(module).__name__}) of an input {shapes}"
@@ -178,12 +178,12 @@ def _images(data: Any) -> torch.Tensor:
             hint="quantize(model, images), some hundred images like those that it will see",
         )
     try:
-        given = [data] if isinstance(data, torch.Tensor) else iter(data)
+        positional = [data] if isinstance(data, torch.Tensor) else iter(data)
     except TypeError as error:
         raise QuantizeError(
             f"the calibration data are of type {type(data).__name__}", hint="images, or batches of them"
         ) from error
-    batches = [_batch(one) for one in given]
+    batches = [_batch(one) for one in positional]
     if sum(batch.numel() for batch in batches) == 0:
         raise QuantizeError("the calibration data hold no images")
     if len(kinds := {(batch.dtype, batch.shape[1:]) for batch in batches}) > 1:

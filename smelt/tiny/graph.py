@@ -418,27 +418,27 @@ def _verify_tensor(tensor: Tensor) -> None:
 
 def _wrong(op: Operator, tensors: dict[str, Tensor]) -> str | None:
     """The rule that an operator breaks, as text; None if it breaks none."""
-    given, y = [tensors[name] for name in sources(op)], tensors[op.y]
-    dtypes = [tensor.dtype for tensor in (*given, y)]
-    if dtypes != ["int8"] * len(given) + ["float32" if isinstance(op, Head) else "int8"]:
+    inputs, y = [tensors[name] for name in sources(op)], tensors[op.y]
+    dtypes = [tensor.dtype for tensor in (*inputs, y)]
+    if dtypes != ["int8"] * len(inputs) + ["float32" if isinstance(op, Head) else "int8"]:
         return f"it reads and makes {', '.join(dtypes)}"
     if not isinstance(op, (Head, Flatten)) and not LOW <= op.low < op.high <= HIGH:
         return f"it is bounded by {op.low} and {op.high}"
     match op:
         case Conv():
-            return _wrong_conv(op, given[0], y)
+            return _wrong_conv(op, inputs[0], y)
         case Linear() | Head():
-            return _wrong_linear(op, given[0], y)
+            return _wrong_linear(op, inputs[0], y)
         case Add():
-            return None if given[0].shape == given[1].shape == y.shape else "shapes differ"
+            return None if inputs[0].shape == inputs[1].shape == y.shape else "shapes differ"
         case AveragePool():
-            return _wrong_pool(op, given[0], y)
+            return _wrong_pool(op, inputs[0], y)
         case Clamp() | Flatten():
-            return _wrong_copy(op, given[0], y)
+            return _wrong_copy(op, inputs[0], y)
         case AddConstant() | Lookup() | LayerNorm():
-            return _wrong_table(op, given[0], y)
+            return _wrong_table(op, inputs[0], y)
         case Attention():
-            return _wrong_attention(op, given, y)
+            return _wrong_attention(op, inputs, y)
 
 
 def _wrong_copy(op: Clamp | Flatten, x: Tensor, y: Tensor) -> str | None:
@@ -464,14 +464,14 @@ def _wrong_table(op: AddConstant | Lookup | LayerNorm, x: Tensor, y: Tensor) -> 
     return None if wrong is None else f"{wrong.name} is {wrong.data.dtype} {wrong.data.shape}"
 
 
-def _wrong_attention(op: Attention, given: list[Tensor], y: Tensor) -> str | None:
-    q, k, v = given
-    if any(len(one.shape) != 3 for one in (*given, y)):
+def _wrong_attention(op: Attention, inputs: list[Tensor], y: Tensor) -> str | None:
+    q, k, v = inputs
+    if any(len(one.shape) != 3 for one in (*inputs, y)):
         return "its tensors are (height, width, channels)"
     if y.channels % op.heads or y.shape[:2] != q.shape[:2] or k.shape[:2] != v.shape[:2]:
         return f"{op.heads} heads of q {q.shape}, k {k.shape} and v {v.shape} do not give {y.shape}"
     widths = (op.heads * op.width, op.heads * op.width, y.channels)
-    if any(a < 0 or a + n > one.channels for a, n, one in zip(op.starts, widths, given, strict=True)):
+    if any(a < 0 or a + n > one.channels for a, n, one in zip(op.starts, widths, inputs, strict=True)):
         return f"heads from the channels {op.starts} on leave q {q.shape}, k {k.shape} or v {v.shape}"
     if k.elements // k.channels * MAX_PROBABILITY * (HIGH - LOW) > 2**31 - 1:
         return f"sums over the {k.elements // k.channels} positions of k {k.shape} may leave int32"

@@ -128,16 +128,16 @@ class GraphBuilder:
             raise self.lacks(of, f"{operator_name(of)} of a tensor times a number, which only attention takes")
         return view
 
-    def whole(self, node: Any, of: fx.Node) -> View:
+    def full_tensor(self, node: Any, of: fx.Node) -> View:
         """The view of an operand as in `source`, which must consist of all elements of a tensor, in any order."""
         view = self.source(node, of)
-        if not view.whole(self.tensors[view.name].elements, self.batch):
+        if not view.covers_tensors(self.tensors[view.name].elements, self.batch):
             raise self.lacks(of, f"{operator_name(of)} of a part of a tensor")
         return view
 
     def images(self, node: Any, of: fx.Node) -> str:
         """The name of the tensor (height, width, channels) that represents an operand which is a batch of images."""
-        view = self.whole(node, of)
+        view = self.full_tensor(node, of)
         if view.index.ndim != 4:
             raise self.lacks(of, f"{operator_name(of)} of {view.index.ndim} dimensions, not images of four")
         _, channels, height, width = view.index.shape
@@ -261,9 +261,9 @@ class GraphBuilder:
         least = np.abs(bias) / (self.tensors[x].scale * (MAX_BIAS / 4))  # so that the bias has room in int32
         scales = np.maximum(np.maximum(flat / HIGH, least), 1e-12).astype(np.float32)
         shape = (-1,) + (1,) * (weight.ndim - 1)
-        whole = np.clip(np.rint(weight / scales.astype(np.float64).reshape(shape)), -HIGH, HIGH).astype(np.int8)
+        quantized = np.clip(np.rint(weight / scales.astype(np.float64).reshape(shape)), -HIGH, HIGH).astype(np.int8)
         biases = np.rint(bias / (scales.astype(np.float64) * self.tensors[x].scale)).astype(np.int32)
-        return Parameter(f"{name}.weight", whole, scales), Parameter(f"{name}.bias", biases)
+        return Parameter(f"{name}.weight", quantized, scales), Parameter(f"{name}.bias", biases)
 
     def only_first(self, node: fx.Node) -> fx.Node:
         """The node for the first of several results; the others must be unused."""

@@ -148,8 +148,8 @@ class _Builder:
 
         weight, bias = self.parameters(name, entry["params"], laid_out)
         padding, stride = ((kernel[0] - 1) // 2, (kernel[1] - 1) // 2), int(entry["stride"])
-        given = self.tensors[x].shape
-        extents = [(n + 2 * p - k) // stride + 1 for n, k, p in zip(given[:2], kernel, padding, strict=True)]
+        shape = self.tensors[x].shape
+        extents = [(n + 2 * p - k) // stride + 1 for n, k, p in zip(shape[:2], kernel, padding, strict=True)]
         made = Conv(name, x, f"{name}.y", weight, bias, kernel, stride, padding, depthwise)
         return self.add(made, (*extents, bias.data.shape[0]), *_result(entry["params"]))
 

@@ -182,7 +182,7 @@ def norm(builder: GraphBuilder, node: fx.Node) -> None:
 @rule(aten.addmm.default, aten.mm.default)
 def linear(builder: GraphBuilder, node: fx.Node) -> None:
     bias_node, x_node, weight_node = arguments(node) if node.target is aten.addmm.default else (None, *arguments(node))
-    view, weight, bias = builder.whole(x_node, node), builder.array(weight_node), builder.array(bias_node)
+    view, weight, bias = builder.full_tensor(x_node, node), builder.array(weight_node), builder.array(bias_node)
     assert weight is not None
     found = rows(view.index)
     if found is None:
@@ -245,7 +245,7 @@ def add(builder: GraphBuilder, node: fx.Node) -> None:
     if builder.is_constant(a):
         _add_constant(builder, node, b, torch.as_tensor(builder.value(a)).double())
         return
-    one, other = builder.whole(a, node), builder.whole(b, node)
+    one, other = builder.full_tensor(a, node), builder.full_tensor(b, node)
     if one.index.shape != other.index.shape or not torch.equal(one.index, other.index):
         raise builder.lacks(node, "the target lacks sums of tensors of different shapes, or in different orders")
     shape = builder.tensors[one.name].shape
@@ -255,13 +255,13 @@ def add(builder: GraphBuilder, node: fx.Node) -> None:
 
 
 def _add_constant(builder: GraphBuilder, node: fx.Node, x_node: fx.Node, table: torch.Tensor) -> None:
-    view = builder.whole(x_node, node)
+    view = builder.full_tensor(x_node, node)
     shape, x = view.index.shape, builder.tensors[view.name]
     if tuple(node.meta["val"].shape) != tuple(shape) or not table.isfinite().all():
         raise builder.lacks(node, "the target lacks sums that make an activation larger, or that are not finite")
-    whole = torch.empty(builder.batch * x.elements, dtype=torch.float64)
-    whole[view.index.flatten()] = table.expand(shape).flatten()
-    each = whole.reshape(builder.batch, -1)
+    full = torch.empty(builder.batch * x.elements, dtype=torch.float64)
+    full[view.index.flatten()] = table.expand(shape).flatten()
+    each = full.reshape(builder.batch, -1)
     if not (each == each[0]).all():
         raise builder.lacks(node, "the target lacks constants that differ by example")
     scale = max(float(each[0].abs().max()) / HIGH, 1e-12)
@@ -274,7 +274,7 @@ def _add_constant(builder: GraphBuilder, node: fx.Node, x_node: fx.Node, table: 
 
 @rule(aten.mean.dim)
 def mean(builder: GraphBuilder, node: fx.Node) -> None:
-    view = builder.whole(arguments(node)[0], node)
+    view = builder.full_tensor(arguments(node)[0], node)
     batch = builder.batch
     axes = sorted({axis % view.index.ndim for axis in arguments(node)[1]})
     rest = [axis for axis in range(1, view.index.ndim) if axis not in axes]
@@ -305,12 +305,12 @@ def pool(builder: GraphBuilder, node: fx.Node) -> None:
 def adaptive_pool(builder: GraphBuilder, node: fx.Node) -> None:
     x_node, extents = arguments(node)
     x = builder.images(x_node, node)
-    given = builder.tensors[x].shape[:2]
-    if any(have % wanted for have, wanted in zip(given, extents, strict=True)):
+    extent = builder.tensors[x].shape[:2]
+    if any(have % wanted for have, wanted in zip(extent, extents, strict=True)):
         raise builder.lacks(
-            node, f"the target lacks mean pooling of {given} to {tuple(extents)}, which do not divide it"
+            node, f"the target lacks mean pooling of {extent} to {tuple(extents)}, which do not divide it"
         )
-    kernel = (given[0] // extents[0], given[1] // extents[1])
+    kernel = (extent[0] // extents[0], extent[1] // extents[1])
     _average(builder, node, x, kernel, kernel)
 
 
@@ -324,7 +324,7 @@ def _average(builder: GraphBuilder, node: fx.Node, x: str, kernel: tuple[int, in
 
 @rule(*BOUNDS)
 def clamp(builder: GraphBuilder, node: fx.Node) -> None:
-    view = builder.whole(arguments(node)[0], node)
+    view = builder.full_tensor(arguments(node)[0], node)
     y = builder.tensor(node, builder.tensors[view.name].shape, like=view.name)
     builder.views[node] = View(y, view.index)
     builder.operators.append(Clamp(node.name, view.name, y, *builder.bounds(node, y)))

@@ -43,8 +43,8 @@ def _head_backward(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Head)
     x = r.graph.tensors[op.x]
-    given = [r.at(call.reads[0]), r.graph.classes, r.parameter(op.weight), x.elements, number(dequantize_scale(x))]
-    return called("tiny_head_backward", *given, r.at(call.writes[0]))
+    args = [r.at(call.reads[0]), r.graph.classes, r.parameter(op.weight), x.elements, number(dequantize_scale(x))]
+    return called("tiny_head_backward", *args, r.at(call.writes[0]))
 
 
 @rule("head_update")
@@ -52,9 +52,9 @@ def _head_update(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Head)
     x = r.graph.tensors[op.x]
-    given = [r.at(call.reads[0]), r.graph.classes, r.at(call.reads[1]), x.zero, number(dequantize_scale(x)), x.elements]
+    args = [r.at(call.reads[0]), r.graph.classes, r.at(call.reads[1]), x.zero, number(dequantize_scale(x)), x.elements]
     weight = [r.parameter(op.weight), sgd(r, op.weight.name, call)]
-    return called("tiny_head_update", *given, *weight, r.parameter(op.bias), sgd(r, op.bias.name, call))
+    return called("tiny_head_update", *args, *weight, r.parameter(op.bias), sgd(r, op.bias.name, call))
 
 
 @rule("unclamp")
@@ -88,8 +88,8 @@ def _elements(r: Rendering, call: Call) -> int:
 def _pool_backward(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, AveragePool)
-    given = [r.at(call.reads[0]), *extents(r.graph, op.y), number(pool_scale(r.graph, op)), *op.kernel, *op.stride]
-    return called("tiny_pool_backward", *given, r.at(call.writes[0]), *extents(r.graph, op.x)[:2])
+    args = [r.at(call.reads[0]), *extents(r.graph, op.y), number(pool_scale(r.graph, op)), *op.kernel, *op.stride]
+    return called("tiny_pool_backward", *args, r.at(call.writes[0]), *extents(r.graph, op.x)[:2])
 
 
 def _gradient(r: Rendering, call: Call) -> list[str]:
@@ -100,8 +100,8 @@ def _gradient(r: Rendering, call: Call) -> list[str]:
 @rule("quantize_gradient")
 def _quantize_gradient(r: Rendering, call: Call, at: int) -> str:
     count, salt = prod(r.program.values[call.writes[0]].shape), r.program.options.salt(call.label)
-    given = [r.at(call.reads[0]), count, "model_trained.steps", f"{salt}u"]
-    return called("tiny_quantize_gradient", *given, *map(r.at, call.writes))
+    args = [r.at(call.reads[0]), count, "model_trained.steps", f"{salt}u"]
+    return called("tiny_quantize_gradient", *args, *map(r.at, call.writes))
 
 
 @rule("conv_backward")
@@ -109,9 +109,9 @@ def _quantize_gradient(r: Rendering, call: Call, at: int) -> str:
 def _conv_backward(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Layer)
-    given = [*_gradient(r, call), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, *op.padding]
+    args = [*_gradient(r, call), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, *op.padding]
     columns = [r.scratch(at) if call.scratch else 0] if call.kernel.endswith("_int8") else []
-    return called(f"tiny_{call.kernel}", *given, r.at(call.writes[0]), *extents(r.graph, op.x), *columns)
+    return called(f"tiny_{call.kernel}", *args, r.at(call.writes[0]), *extents(r.graph, op.x), *columns)
 
 
 @rule("depthwise_backward")
@@ -119,11 +119,11 @@ def _conv_backward(r: Rendering, call: Call, at: int) -> str:
 def _depthwise_backward(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Conv)
-    given = [*_gradient(r, call), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, *op.padding]
-    given += [r.at(call.writes[0]), *extents(r.graph, op.x)[:2]]
+    args = [*_gradient(r, call), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, *op.padding]
+    args += [r.at(call.writes[0]), *extents(r.graph, op.x)[:2]]
     if call.kernel.endswith("_int8"):
-        return called("tiny_depthwise_backward_int8", *given, r.scratch(at), int(bordered(op)))
-    return called("tiny_depthwise_backward", *given, r.scratch(at, "float"), int(bordered(op)))
+        return called("tiny_depthwise_backward_int8", *args, r.scratch(at), int(bordered(op)))
+    return called("tiny_depthwise_backward", *args, r.scratch(at, "float"), int(bordered(op)))
 
 
 def _factors(r: Rendering, op: Layer, which: str) -> str:
@@ -136,8 +136,8 @@ def _update_bias(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Layer)
     height, width, outputs = extents(r.graph, op.y)
-    given = [r.at(call.reads[0]), height * width, outputs, _factors(r, op, "bias")]
-    return called("tiny_update_bias", *given, r.parameter(op.bias), sgd(r, op.bias.name, call))
+    args = [r.at(call.reads[0]), height * width, outputs, _factors(r, op, "bias")]
+    return called("tiny_update_bias", *args, r.parameter(op.bias), sgd(r, op.bias.name, call))
 
 
 @rule("update_weight")
@@ -148,12 +148,12 @@ def _update_weight(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Layer)
     trained = r.program.trained[op.weight.name]
-    given: list[object] = [*_gradient(r, call), *extents(r.graph, op.y)]
+    args: list[object] = [*_gradient(r, call), *extents(r.graph, op.y)]
     if op.depthwise:
-        given.append(chosen(r, op) if trained.channels is not None else 0)
-    given += [r.at(call.reads[1]), *extents(r.graph, op.x)[:2], trained.data.shape[-1], r.graph.tensors[op.x].zero]
-    given += [*op.kernel, op.stride, *op.padding, _factors(r, op, "weight")]
-    return called(f"tiny_{call.kernel}", *given, r.parameter(op.weight), sgd(r, op.weight.name, call))
+        args.append(chosen(r, op) if trained.channels is not None else 0)
+    args += [r.at(call.reads[1]), *extents(r.graph, op.x)[:2], trained.data.shape[-1], r.graph.tensors[op.x].zero]
+    args += [*op.kernel, op.stride, *op.padding, _factors(r, op, "weight")]
+    return called(f"tiny_{call.kernel}", *args, r.parameter(op.weight), sgd(r, op.weight.name, call))
 
 
 @rule("apply")
@@ -161,5 +161,5 @@ def _apply(r: Rendering, call: Call, at: int) -> str:
     (name,) = call.updates
     trained = r.program.trained[name]
     held = f"model_trained.{identifier(name)}"
-    given = [r.at(call.reads[0]), trained.data.size, held, sgd(r, name, call)]
-    return called(f"tiny_apply_{trained.data.dtype.name}", *given)
+    args = [r.at(call.reads[0]), trained.data.size, held, sgd(r, name, call)]
+    return called(f"tiny_apply_{trained.data.dtype.name}", *args)

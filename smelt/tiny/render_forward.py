@@ -21,7 +21,7 @@ def _pointwise(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Layer)
     x = r.graph.tensors[op.x]
-    given = [
+    args = [
         r.at(call.reads[0]),
         x.elements // op.inputs,
         op.inputs,
@@ -29,28 +29,28 @@ def _pointwise(r: Rendering, call: Call, at: int) -> str:
         *r.weights(op, call),
         r.parameter(op.bias),
     ]
-    return called("tiny_pointwise", *given, op.bias.data.size, r.at(call.writes[0]), r.result(op, call))
+    return called("tiny_pointwise", *args, op.bias.data.size, r.at(call.writes[0]), r.result(op, call))
 
 
 @rule("conv")
 def _conv(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Conv)
-    given = [r.at(call.reads[0]), *extents(r.graph, op.x), r.graph.tensors[op.x].zero, *r.weights(op, call)]
+    args = [r.at(call.reads[0]), *extents(r.graph, op.x), r.graph.tensors[op.x].zero, *r.weights(op, call)]
     shape = [op.outputs, *op.kernel, op.stride, *op.padding]
     y = extents(r.graph, op.y)
-    return called("tiny_conv", *given, r.parameter(op.bias), *shape, r.at(call.writes[0]), *y[:2], r.result(op, call))
+    return called("tiny_conv", *args, r.parameter(op.bias), *shape, r.at(call.writes[0]), *y[:2], r.result(op, call))
 
 
 @rule("depthwise")
 def _depthwise(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Conv)
-    given: list[object] = [r.at(call.reads[0]), *extents(r.graph, op.x), r.graph.tensors[op.x].zero]
+    args: list[object] = [r.at(call.reads[0]), *extents(r.graph, op.x), r.graph.tensors[op.x].zero]
     plane = op.padded(*extents(r.graph, op.x)[:2])
-    given += [*weights_of(r, op), r.parameter(op.bias), *op.kernel, op.stride, *op.padding, *plane]
+    args += [*weights_of(r, op), r.parameter(op.bias), *op.kernel, op.stride, *op.padding, *plane]
     result = [r.at(call.writes[0]), *extents(r.graph, op.y)[:2], r.result(op, call)]
-    return called("tiny_depthwise", *given, *result, r.scratch(at))
+    return called("tiny_depthwise", *args, *result, r.scratch(at))
 
 
 def weights_of(r: Rendering, op: Layer) -> list[object]:
@@ -69,12 +69,12 @@ def weights_of(r: Rendering, op: Layer) -> list[object]:
 def _expand_depthwise(r: Rendering, call: Call, at: int) -> str:
     op, expand = call.op, call.expand
     assert isinstance(op, Conv) and expand is not None
-    given = [r.at(call.reads[0]), *extents(r.graph, expand.x), r.graph.tensors[expand.x].zero]
-    given += [r.parameter(expand.weight), r.parameter(expand.bias), r.result(expand, None), op.outputs]
+    args = [r.at(call.reads[0]), *extents(r.graph, expand.x), r.graph.tensors[expand.x].zero]
+    args += [r.parameter(expand.weight), r.parameter(expand.bias), r.result(expand, None), op.outputs]
     _, wide = op.padded(*extents(r.graph, op.x)[:2])
-    given += [r.parameter(op.weight), r.parameter(op.bias), *op.kernel, op.stride, *op.padding, wide]
+    args += [r.parameter(op.weight), r.parameter(op.bias), *op.kernel, op.stride, *op.padding, wide]
     result = [r.at(call.writes[0]), *extents(r.graph, op.y)[:2], r.result(op, call)]
-    return called("tiny_expand_depthwise", *given, *result, r.scratch(at), plane_bytes(r.graph, op))
+    return called("tiny_expand_depthwise", *args, *result, r.scratch(at), plane_bytes(r.graph, op))
 
 
 @rule("gather")
@@ -109,9 +109,9 @@ def _pool(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, AveragePool)
     x = r.graph.tensors[op.x]
-    given = [r.at(call.reads[0]), x.shape[1], x.channels, x.zero, number(pool_scale(r.graph, op))]
+    args = [r.at(call.reads[0]), x.shape[1], x.channels, x.zero, number(pool_scale(r.graph, op))]
     result = [r.at(call.writes[0]), *extents(r.graph, op.y)[:2], r.result(op, call)]
-    return called("tiny_pool", *given, *op.kernel, *op.stride, *result)
+    return called("tiny_pool", *args, *op.kernel, *op.stride, *result)
 
 
 @rule("clamp")
@@ -134,7 +134,7 @@ def _head(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Head)
     x = r.graph.tensors[op.x]
-    given = [r.at(call.reads[0]), x.zero, number(dequantize_scale(x)), x.elements]
+    args = [r.at(call.reads[0]), x.zero, number(dequantize_scale(x)), x.elements]
     return called(
-        "tiny_head", *given, r.parameter(op.weight), r.parameter(op.bias), r.graph.classes, r.at(call.writes[0])
+        "tiny_head", *args, r.parameter(op.weight), r.parameter(op.bias), r.graph.classes, r.at(call.writes[0])
     )

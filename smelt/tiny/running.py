@@ -48,9 +48,9 @@ class Run:
         now = self.state[parameter.name]
         if trained.channels is None:
             return now
-        whole = torch.from_numpy(np.array(parameter.data))
-        whole[..., list(trained.channels)] = now
-        return whole
+        weights = torch.from_numpy(np.array(parameter.data))
+        weights[..., list(trained.channels)] = now
+        return weights
 
 
 def rule(name: str) -> Callable[[Rule], Rule]:

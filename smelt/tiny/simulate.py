@@ -42,9 +42,9 @@ class Training:
             SmeltError: an image of another shape or type, a label that is no class, or a rate that is not finite.
         """
         graph = self.program.graph
-        given = checked_images(graph, torch.as_tensor(image)[None])
+        images = checked_images(graph, torch.as_tensor(image)[None])
         label, rate = checked_step(graph, label, rate)
-        run = Run(self.program, {graph.input: given}, self.state, label, rate, self.steps)
+        run = Run(self.program, {graph.input: images}, self.state, label, rate, self.steps)
         execute(run)
         assert run.loss is not None
         self.steps, self.logits = self.steps + 1, run.values[self.program.logits][0]

@@ -70,7 +70,7 @@ def bounded(v: torch.Tensor, low: float, high: float) -> torch.Tensor:
     return torch.where(v > low, torch.where(v < high, v, high), low)
 
 
-def whole(run: Run, v: torch.Tensor, label: int) -> torch.Tensor:
+def to_integers(run: Run, v: torch.Tensor, label: int) -> torch.Tensor:
     """`v` rounded to integers as `tiny_whole` does, by the rounding option of the step."""
     options = run.program.options
     if options.rounding != "stochastic":
@@ -87,14 +87,14 @@ def update_int8(run: Run, name: str, gradient: torch.Tensor, label: int) -> None
     v = bounded(old - change(run, name, gradient), -127.0, 127.0)
     if latent in run.state:
         run.state[latent] = v
-    run.state[name] = whole(run, v, label).to(torch.int8)
+    run.state[name] = to_integers(run, v, label).to(torch.int8)
 
 
 def update_int32(run: Run, name: str, gradient: torch.Tensor, label: int) -> None:
     """Update int32 biases."""
     taken = bounded(change(run, name, gradient), -536870912.0, 536870912.0)
     inner = (taken > -4194304.0) & (taken < 4194304.0)
-    rounded = torch.where(inner, whole(run, torch.where(inner, taken, 0.0), label), taken.trunc())
+    rounded = torch.where(inner, to_integers(run, torch.where(inner, taken, 0.0), label), taken.trunc())
     run.state[name] = (run.state[name].long() - rounded.long()).clamp(-MAX_BIAS, MAX_BIAS).to(torch.int32)
 
 

@@ -249,18 +249,18 @@ class _Backward:
             self.update("update_bias", op, [g], [op.bias.name])
         low = self.adapter(op, g)
         backward, trains = op.x in self.reached, op.weight.name in self.trained
-        given, form = [g], ""
+        operands, form = [g], ""
         if self.options.backward == "int8" and (backward or trains):
-            given, form = self.in_int8(op, g), "_int8"
+            operands, form = self.in_int8(op, g), "_int8"
         if backward:
             plane = self.plane(op, form) if isinstance(op, Conv) and op.depthwise else columns_bytes(op) if form else 0
             kernel = "depthwise_backward" if op.depthwise else "conv_backward"
-            self.to_source(kernel + form, op, *given, in_place=op.depthwise and not form, scratch=plane, more=low)
+            self.to_source(kernel + form, op, *operands, in_place=op.depthwise and not form, scratch=plane, more=low)
         if trains:
             kept = f"{op.name}.kept"
             x = kept if kept in self.builder.values else self.builder.buffer_of[op.x]
             kernel = "update_depthwise" if op.depthwise else "update_weight"
-            self.update(kernel + form, op, [given[0], x, *given[1:]], [op.weight.name])
+            self.update(kernel + form, op, [operands[0], x, *operands[1:]], [op.weight.name])
         if low is not None:
             self.update("update_down", op, [low, self.builder.buffer_of[op.x]], [adapter_names(op)[0]])
 

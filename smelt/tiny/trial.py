@@ -115,9 +115,9 @@ def _carried(graph: Int8Graph, cut: int) -> set[str]:
 def part(graph: Int8Graph, start: int, stop: int) -> Int8Graph:
     """The operators from `start` to `stop` - 1 as a graph; a single tensor must cross each of the two cuts."""
     operators = graph.operators[start:stop]
-    (given,) = _carried(graph, start)
-    names = [given, *(op.y for op in operators)]
-    return Int8Graph(graph.name, {name: graph.tensors[name] for name in names}, operators, given, names[-1])
+    (cut_tensor,) = _carried(graph, start)
+    names = [cut_tensor, *(op.y for op in operators)]
+    return Int8Graph(graph.name, {name: graph.tensors[name] for name in names}, operators, cut_tensor, names[-1])
 
 
 def outputs(graph: Int8Graph, images: np.ndarray, batch: int = 32) -> np.ndarray:
@@ -169,8 +169,8 @@ def train(step: Program, images: np.ndarray, labels: np.ndarray, rates: Sequence
         model = HostModel(render(forward, step), step, ("-O1",))
         for image, label, rate in zip(images, labels, rates, strict=True):
             model.train_step(image, int(label), float(rate))
-        return lambda given: np.stack([model.infer(image) for image in given])
+        return lambda batch: np.stack([model.infer(image) for image in batch])
     training = Training(step)
     for image, label, rate in zip(images, labels, rates, strict=True):
         training.step(image, int(label), float(rate))
-    return lambda given: infer(forward, given, training.state).numpy()
+    return lambda batch: infer(forward, batch, training.state).numpy()

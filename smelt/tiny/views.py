@@ -46,7 +46,7 @@ class View:
             return View(self.name, made, self.factor)
         return tuple(View(self.name, one, self.factor) for one in made)
 
-    def whole(self, elements: int, batch: int) -> bool:
+    def covers_tensors(self, elements: int, batch: int) -> bool:
         """Whether the value consists of all elements of `batch` tensors of `elements` elements, in any order."""
         count = elements * batch
         return self.index.numel() == count and bool((self.index.flatten().sort().values == torch.arange(count)).all())

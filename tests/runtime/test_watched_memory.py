@@ -297,7 +297,7 @@ def test_faults_on_a_gpu() -> None:
     assert a.device == device and a.storage_offset() == 0 and a.untyped_storage().nbytes() == 27 * 4
     for _ in w.step(0, {"a": a}):
         a.fill_(1)
-    whole = torch.empty(0, device=device).set_(w.blocks[0].whole.view(torch.float32).untyped_storage())
+    whole = torch.empty(0, device=device).set_(w.blocks[0].allocation.view(torch.float32).untyped_storage())
     inside = w.blocks[0].start // 4
     with pytest.raises(MemoryFault, match=r"step 1 \(second kernel\) has written behind buffer 'a'"):
         for _ in w.step(1, {}):

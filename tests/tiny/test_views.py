@@ -27,7 +27,7 @@ def test_a_view_of_the_index_is_the_index_of_the_view() -> None:
         assert torch.equal(values[made.index], target(values[view.index], *arguments))
     parts = view.through(aten.split.Tensor, (2, 1), {})
     assert isinstance(parts, tuple) and [len(one.index[0]) for one in parts] == [2, 2, 1]
-    assert view.whole(60, 2) and not parts[0].whole(60, 2) and not view.whole(60, 1)
+    assert view.covers_tensors(60, 2) and not parts[0].covers_tensors(60, 2) and not view.covers_tensors(60, 1)
 
 
 def test_rows_in_any_order_with_one_order_of_columns() -> None:

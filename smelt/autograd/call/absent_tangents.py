@@ -143,19 +143,19 @@ def subsets(known: Iterable[tuple[int, ...]], absent: tuple[int, ...], count: in
 
 class GivenBackward:
     """A `Backward` whose programs get additional inputs, such as the values of symbols: each program is replaced by
-    `given(program)`.
+    `wrap(program)`.
     """
 
-    def __init__(self, backward: Backward, given: Callable[[Program], Program]) -> None:
-        self.backward, self.given, self.whole = backward, given, given(backward)
+    def __init__(self, backward: Backward, wrap: Callable[[Program], Program]) -> None:
+        self.backward, self.wrap, self.wrapped = backward, wrap, wrap(backward)
         self.programs: dict[Program, Program] = {}
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        return self.whole(inputs)
+        return self.wrapped(inputs)
 
     def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
         """Returns the result of `Backward.without`, with each program wrapped."""
-        return [(subset, self._given(program)) for subset, program in self.backward.without(absent, count)]
+        return [(subset, self._wrapped(program)) for subset, program in self.backward.without(absent, count)]
 
     def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
         """Returns the result of `Backward.reads`, unchanged: additional inputs come after the saved values and do not
@@ -163,10 +163,10 @@ class GivenBackward:
         """
         return self.backward.reads(absent, count)
 
-    def _given(self, program: Program) -> Program:
+    def _wrapped(self, program: Program) -> Program:
         found = self.programs.get(program)
         if found is None:
-            found = self.programs[program] = self.given(program)
+            found = self.programs[program] = self.wrap(program)
         return found
 
 
@@ -348,12 +348,12 @@ class _Without:
         return zeros
 
     def view(self, name: str, operator_of_torch: Any, value: fx.Node, *args: Sequence[Any]) -> fx.Node:
-        prim, given = PRIMS[name], [tuple(arg) for arg in args]
+        prim, parameters = PRIMS[name], [tuple(arg) for arg in args]
         if self.of_prims:
-            node = self.graph.call_function(prim, (value, *given))
+            node = self.graph.call_function(prim, (value, *parameters))
         else:
-            node = self.graph.call_function(operator_of_torch, (value, [*given[0]]))
-        node.meta["val"] = prim.meta(value.meta["val"], *given)
+            node = self.graph.call_function(operator_of_torch, (value, [*parameters[0]]))
+        node.meta["val"] = prim.meta(value.meta["val"], *parameters)
         return node
 
 

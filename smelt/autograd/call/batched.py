@@ -34,11 +34,11 @@ def _one_by_one(
     run: Gradients, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], level: int
 ) -> tuple[torch.Tensor, ...]:
     """Run once per sample for the older `vmap` (`is_grads_batched`), whose innermost level is `level`."""
-    whole = [g if g is None else torch._remove_batch_dim(g, level, 1, 0) for g in grads]
-    size = max(len(g) for g in whole if g is not None)
+    physical = [g if g is None else torch._remove_batch_dim(g, level, 1, 0) for g in grads]
+    size = max(len(g) for g in physical if g is not None)
     found = []
     for sample in range(size):
-        one = [g if g is None else g[sample if len(g) == size else 0] for g in whole]
+        one = [g if g is None else g[sample if len(g) == size else 0] for g in physical]
         found.append(run([*saved], one))
     return tuple(torch._add_batch_dim(torch.stack(each), 0, level) for each in zip(*found, strict=True))
 
@@ -47,9 +47,9 @@ class Batched(torch.autograd.Function):
     """`run(saved, grads)` as a function with a `vmap` rule, for functorch transforms."""
 
     @staticmethod
-    def forward(run: Gradients, count: int, *given: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Run on `given`: `count` saved tensors, then the gradients of the results."""
-        return run(list(given[:count]), given[count:])  # type: ignore[arg-type]
+    def forward(run: Gradients, count: int, *tensors: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        """Run on `tensors`: `count` saved tensors, then the gradients of the results."""
+        return run(list(tensors[:count]), tensors[count:])  # type: ignore[arg-type]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -62,12 +62,12 @@ class Batched(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], run: Gradients, count: int, *given: torch.Tensor | None
+        info: Any, in_dims: tuple[int | None, ...], run: Gradients, count: int, *tensors: torch.Tensor | None
     ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
         """The `vmap` rule: run once for each sample and stack the results."""
         found = []
         for sample in range(info.batch_size):
-            pairs = zip(given, in_dims[2:], strict=True)
+            pairs = zip(tensors, in_dims[2:], strict=True)
             one = [t if t is None or d is None else t.select(d, sample) for t, d in pairs]
             found.append(Batched.apply(run, count, *one))
         stacked = tuple(torch.stack(each) for each in zip(*found, strict=True))

@@ -546,8 +546,8 @@ def _sum_of(
     results = []
     with below_autograd(), disable_autocast():  # the additions of gradients below run in these modes as well
         for absent, program in programs:
-            given = [_tangent(grads[k], meta) for i, (k, meta) in enumerate(plan.tangents) if i not in absent]
-            results.append(program([*saved, *given]))
+            dense_tangents = [_tangent(grads[k], meta) for i, (k, meta) in enumerate(plan.tangents) if i not in absent]
+            results.append(program([*saved, *dense_tangents]))
         return tuple(sum_of_gradients(results))
 
 
@@ -635,10 +635,10 @@ def _by_double_backward(
         return _MOVED
     inputs = former
 
-    def run(_: list[torch.Tensor], given: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
+    def run(_: list[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
         return tuple(
             double_backward(
-                inputs, [_differentiable_tangent(given[k], meta) for k, meta in plan.tangents], bool(changed)
+                inputs, [_differentiable_tangent(gradients[k], meta) for k, meta in plan.tangents], bool(changed)
             ).values()
         )
 

@@ -36,26 +36,28 @@ class _Checked:
         self.op, self.name = op, str(op)
         self.__name__ = self.__qualname__ = f"checked_{op.__name__.replace('.', '_')}"
         self.__module__ = __name__
-        given = [each.meta.get("val") for each in pytree.tree_leaves((node.args, node.kwargs)) if _is_tensor(each)]
-        self._given: list[TensorMeta] = given
+        operands = [each.meta.get("val") for each in pytree.tree_leaves((node.args, node.kwargs)) if _is_tensor(each)]
+        self._operands: list[TensorMeta] = operands
         self._results = _tensor_metas(node.meta["val"])
         self._devices = [meta.device.type for meta in self._results]
         self._sizes: dict[Symbol, tuple[int, int]] = {}
-        for at, meta in enumerate(given):
+        for at, meta in enumerate(operands):
             for dim, size in enumerate(meta.shape):
                 if (symbol := as_symbol(size)) is not None:
                     self._sizes.setdefault(symbol, (at, dim))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tensors = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-        if len(tensors) != len(self._given):
+        if len(tensors) != len(self._operands):
             return self.op(*args, **kwargs)
         numbers = {symbol: tensors[at].shape[dim] for symbol, (at, dim) in self._sizes.items()}
         try:
-            expected, given = ([meta_in_numbers(m, numbers) for m in metas] for metas in (self._results, self._given))
+            expected, operands = (
+                [meta_in_numbers(m, numbers) for m in metas] for metas in (self._results, self._operands)
+            )
         except (KeyError, AssertionError):  # a symbolic size is not the size of an argument
             return self.op(*args, **kwargs)
-        in_order = all(map(in_same_order, tensors, given))
+        in_order = all(map(in_same_order, tensors, operands))
         result = self.op(*args, **kwargs)
         check_results(self.name, result, expected, self._devices, in_order)
         return result

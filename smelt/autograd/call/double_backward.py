@@ -126,33 +126,33 @@ class DoubleBackward:
         if changed:
             self._made.clear()
         used = tuple(k for k, tangent in enumerate(tangents) if tangent is not None)
-        given = [*inputs, *(tangent for tangent in tangents if tangent is not None)]
-        run = self._made.get(self._key(given, used))
+        operands = [*inputs, *(tangent for tangent in tangents if tangent is not None)]
+        run = self._made.get(self._key(operands, used))
         if run is None:
             with under_casts(self.casts):
-                run = self._compiled(given, used)
-        return dict(zip(self.wanted, run(*given), strict=True))
+                run = self._compiled(operands, used)
+        return dict(zip(self.wanted, run(*operands), strict=True))
 
-    def _key(self, given: Sequence[torch.Tensor], used: tuple[int, ...]) -> tuple[Any, ...]:
-        tracked = (used, *(t.requires_grad for t in given[len(given) - len(used) :]))
-        return (*tracked, *(t.shape for t in given)) if self._in_numbers else tracked
+    def _key(self, operands: Sequence[torch.Tensor], used: tuple[int, ...]) -> tuple[Any, ...]:
+        tracked = (used, *(t.requires_grad for t in operands[len(operands) - len(used) :]))
+        return (*tracked, *(t.shape for t in operands)) if self._in_numbers else tracked
 
-    def _compiled(self, given: Sequence[torch.Tensor], used: tuple[int, ...]) -> Callable[..., Any]:
+    def _compiled(self, operands: Sequence[torch.Tensor], used: tuple[int, ...]) -> Callable[..., Any]:
         """Returns the compiled graph, for symbolic sizes if possible; some formulas need numbers, or are valid only for
         the sizes of the first call.
         """
-        run = preserving(self._compiled_in_some_way, self.graph(used), given)
-        self._made[self._key(given, used)] = run
+        run = preserving(self._compiled_in_some_way, self.graph(used), operands)
+        self._made[self._key(operands, used)] = run
         return run
 
-    def _compiled_in_some_way(self, graph: fx.GraphModule, given: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    def _compiled_in_some_way(self, graph: fx.GraphModule, operands: Sequence[torch.Tensor]) -> Callable[..., Any]:
         if not self.joint.sizes or self._in_numbers:
-            return self.compile(self._as_known(graph), given)
+            return self.compile(self._as_known(graph), operands)
         roll_back = owner_of(
             self.gm
         ).assumption_rollback()  # no guards can be added: this graph must be valid for every size
         try:
-            run = self.compile(self._as_known(graph), given)
+            run = self.compile(self._as_known(graph), operands)
         except RuntimeError:
             if heard_from_handlers() is not None:
                 raise
@@ -161,7 +161,7 @@ class DoubleBackward:
                 return run
         roll_back()
         self._in_numbers = True
-        return self.compile(self._as_known(graph), given)
+        return self.compile(self._as_known(graph), operands)
 
     def _as_known(self, graph: fx.GraphModule) -> fx.GraphModule:
         if self._in_numbers:

@@ -48,9 +48,9 @@ class Piece:
     def _compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
         graph = Graph()
         copies: dict[fx.Node, Any] = {}
-        given = iter(inputs)
+        remaining = iter(inputs)
         for node in self.graph.nodes:
-            value: Any = next(given) if node.op == "placeholder" else None
+            value: Any = next(remaining) if node.op == "placeholder" else None
             if node.op == "placeholder" and not isinstance(value, torch.Tensor):
                 copies[node] = value
                 continue
@@ -59,7 +59,7 @@ class Piece:
                 copies[node].meta["val"] = meta_of(value)
         tensors = [at for at, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         run = self.compile_piece(GraphModule({}, graph), [inputs[at] for at in tensors], self.name)
-        return run if len(tensors) == len(inputs) else lambda *given: run(*[given[at] for at in tensors])
+        return run if len(tensors) == len(inputs) else lambda *values: run(*[values[at] for at in tensors])
 
 
 class Pieces:
@@ -69,7 +69,7 @@ class Pieces:
         lines: the body of that function, one line per step; values are called `v0`, `v1`, ...
         scope: the names that its text refers to.
         run: the function.
-        taken, given: for each step, positions of its inputs and outputs among the values.
+        taken, assigned: for each step, positions of its inputs and outputs among the values.
         enters: whether some steps enter and leave a region (autocast, for example).
     """
 
@@ -79,7 +79,7 @@ class Pieces:
         self.lines: list[str] = []
         self.scope: dict[str, Any] = {}
         self.taken: list[list[int]] = []
-        self.given: list[list[int]] = []
+        self.assigned: list[list[int]] = []
         self.variables: dict[fx.Node, int] = {}
         self.enters = False
         nodes = list(graph.nodes)
@@ -106,10 +106,10 @@ class Pieces:
         self.scope[name] = called
         return name
 
-    def _add(self, line: str, taken: list[int], given: list[int]) -> None:
+    def _add(self, line: str, taken: list[int], assigned: list[int]) -> None:
         self.lines.append(line)
         self.taken.append(taken)
-        self.given.append(given)
+        self.assigned.append(assigned)
 
     def _add_region(self, region: list[fx.Node], needed: dict[fx.Node, int], end: int) -> None:
         outputs = [node for node in region if needed.get(node, -1) >= end and not _is_unpacked(node)]
@@ -118,9 +118,9 @@ class Pieces:
         operands = operands_of(region, outputs)
         name = f"{self.name}_{len(self.lines)}"
         piece = Piece(cut_out(region, operands, outputs), name, self.compile_piece)
-        taken, given = [self.variables[n] for n in operands], [self._number(n) for n in outputs]
+        taken, assigned = [self.variables[n] for n in operands], [self._number(n) for n in outputs]
         call = f"{self._named(self.variants(piece.version, VERSIONS))}({_values(taken)})"
-        self._add(f"{_values(given)} = {call}" if given else call, taken, given)
+        self._add(f"{_values(assigned)} = {call}" if assigned else call, taken, assigned)
 
     def _add_branch(self, node: fx.Node) -> None:
         target: Any = node.target
@@ -132,10 +132,10 @@ class Pieces:
         results = [user for user in node.users if _takes_result(user)]
         condition, *operands = (self.variables[each] for each in node.args if isinstance(each, fx.Node))
         line = f"r = ({true} if v{condition} else {false})({_values(operands)})"
-        given = [self._number(result) for result in results]
-        if given:
-            line += f"; {_values(given)} = {''.join(f'r[{result.args[1]!r}], ' for result in results)}"
-        self._add(f"{line}; del r", [condition, *operands], given)
+        assigned = [self._number(result) for result in results]
+        if assigned:
+            line += f"; {_values(assigned)} = {''.join(f'r[{result.args[1]!r}], ' for result in results)}"
+        self._add(f"{line}; del r", [condition, *operands], assigned)
 
     def _add_boundary(self, node: fx.Node) -> None:
         """Add the step of an eager boundary, and the steps that take single results from it."""
@@ -143,22 +143,22 @@ class Pieces:
         operands, readers = node.all_input_nodes, [user for user in node.users if _takes_result(user)]
 
         def run(*values: Any) -> list[Any]:
-            given = dict(zip(operands, values, strict=True))
-            out = target(*fx.node.map_arg(node.args, given.__getitem__))
+            operand_values = dict(zip(operands, values, strict=True))
+            out = target(*fx.node.map_arg(node.args, operand_values.__getitem__))
             return [*(out[reader.args[1]] for reader in readers), None if readers else out]
 
-        given = [self._number(each) for each in (*readers, node)]
+        assigned = [self._number(each) for each in (*readers, node)]
         taken = [self.variables[each] for each in operands]
-        self._add(f"{_values(given)} = {self._named(run)}({_values(taken)})", taken, given)
+        self._add(f"{_values(assigned)} = {self._named(run)}({_values(taken)})", taken, assigned)
         self.enters |= target.leaves
 
     def _last_uses(self) -> list[list[int]]:
         """Returns for each step the values to release after it, so that memory that autograd does not keep is freed."""
         kept = {self.variables[node] for node in self.output.all_input_nodes}
         dead: list[list[int]] = []
-        for taken, given in zip(reversed(self.taken), reversed(self.given), strict=True):
-            dead.append([at for at in dict.fromkeys([*taken, *given]) if at not in kept])
-            kept |= {*taken, *given}
+        for taken, assigned in zip(reversed(self.taken), reversed(self.assigned), strict=True):
+            dead.append([at for at in dict.fromkeys([*taken, *assigned]) if at not in kept])
+            kept |= {*taken, *assigned}
         return dead[::-1]
 
     def _written(self) -> Callable[..., Any]:

@@ -48,9 +48,9 @@ class ReadTwice:
         both: Collection[int],
         double_backward: DoubleBackward | None,
     ) -> None:
-        given = {id(tensor): i for i, tensor in enumerate(inputs)}
-        self.aliases = {given[id(saved[k])]: k for k in aliased}
-        found = [(given[id(saved[k])], k, meta) for k, meta in own]
+        positions = {id(tensor): i for i, tensor in enumerate(inputs)}
+        self.aliases = {positions[id(saved[k])]: k for k in aliased}
+        found = [(positions[id(saved[k])], k, meta) for k, meta in own]
         self._pairs = [(k, self.aliases[i]) for i, k, _ in found if i in self.aliases]
         self._found = found
         self._both = [(k, meta) for i, k, meta in found if i in both]

@@ -121,14 +121,14 @@ class Handover:
             self.program = None
             return
         try:
-            given = self.resume([self.program])
+            results = self.resume([self.program])
         except Exception as error:
             self.program = None
             note_line(error)
             raise
         for position in positions:
-            self.found[position] = given[0]
-            del given[0]
+            self.found[position] = results[0]
+            del results[0]
 
     def first(self, made: Gradients, absent: frozenset[int], hooks: dict[int, Any]) -> Gradients:
         """Returns the gradients that the first node returns: those of its own inputs, and an empty one that leads the

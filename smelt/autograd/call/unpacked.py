@@ -69,9 +69,9 @@ def inputs_among(
     """
     own = {id(tensor): i in itself for i, tensor in enumerate(inputs)}
     first = {id(tensor): k for k, tensor in reversed(list(enumerate(saved)))}
-    given = [k for k, tensor in enumerate(saved) if id(tensor) in own and k not in copied]
-    themselves = {k for k in given if own[id(saved[k])] and first[id(saved[k])] == k}
-    return [k for k in given if k not in themselves], [(k, meta_of(saved[k])) for k in given if k in themselves]
+    direct = [k for k, tensor in enumerate(saved) if id(tensor) in own and k not in copied]
+    themselves = {k for k in direct if own[id(saved[k])] and first[id(saved[k])] == k}
+    return [k for k in direct if k not in themselves], [(k, meta_of(saved[k])) for k in direct if k in themselves]
 
 
 def same_kinds(saved: list[torch.Tensor], kinds: tuple[tuple[int, ...], bytes]) -> bool:

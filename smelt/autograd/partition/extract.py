@@ -37,9 +37,9 @@ def extract(
     for node in inputs:
         env[node] = graph.create_node("placeholder", node.name, (), {}, node.name)
         env[node].meta = dict(node.meta)
-    for node, given in (shown or {}).items():
-        if given in env and node not in env:
-            env[node] = graph.call_function(PRIMS["reshape"], (env[given], node.meta["val"].shape))
+    for node, source in (shown or {}).items():
+        if source in env and node not in env:
+            env[node] = graph.call_function(PRIMS["reshape"], (env[source], node.meta["val"].shape))
             env[node].meta = dict(node.meta)
     wanted = _between([*nodes_among(results), *drawn], env)
     for leader in [*leaders, *nodes_among(results)]:
@@ -64,13 +64,13 @@ def _copy_with_operands(node: Node, graph: fx.Graph, env: dict[Node, Node]) -> N
             env[node] = graph.node_copy(node, env.__getitem__)
 
 
-def _between(results: Iterable[Node], given: Container[Node]) -> set[Node]:
-    """Returns the nodes that have to be computed to get the results from the values `given`."""
+def _between(results: Iterable[Node], known: Container[Node]) -> set[Node]:
+    """Returns the nodes that have to be computed to get the results from the values `known`."""
     found: set[Node] = set()
-    stack = [r for r in results if r not in given]
+    stack = [r for r in results if r not in known]
     while stack:
         node = stack.pop()
         if node not in found:
             found.add(node)
-            stack.extend(n for n in node.all_input_nodes if n not in given)
+            stack.extend(n for n in node.all_input_nodes if n not in known)
     return found

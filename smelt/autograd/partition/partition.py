@@ -68,8 +68,8 @@ class _Split:
         self.module = module
         self.nodes: list[Node] = list(module.graph.nodes)
         output = self.nodes[-1]
-        given = [n for n in self.nodes if n.op == "placeholder"]
-        inputs = [n for n in given if "as_saved" not in n.meta]
+        placeholders = [n for n in self.nodes if n.op == "placeholder"]
+        inputs = [n for n in placeholders if "as_saved" not in n.meta]
         count, last = joint.num_primals + len(joint.seeds), len(inputs) - len(joint.sizes)
         self.inputs, self.tangents, self.sizes = inputs[:count], inputs[count:last], inputs[last:]
         results = joint.split_results(output.args[0])  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ class _Split:
         self.found: Sequence[Node] = results[2]
         self.reads = self.found[: len(joint.reads)]
         self.value_metas, self.gradient_metas, self.found_metas = joint.split_results(output.meta["val"])
-        self.as_saved = as_saved(given, self.inputs, self.values)
+        self.as_saved = as_saved(placeholders, self.inputs, self.values)
         self.late = dependents(self.nodes, [*self.tangents, *self.as_saved, *marks(module.graph)])
         self.needed_forward = ancestors([*nodes_among(self.values), *self.found])
         needed = ancestors(nodes_among(self.gradients))

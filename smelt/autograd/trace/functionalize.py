@@ -451,13 +451,13 @@ class GraphRecorder:
         function = info.functional
         assert function is not None
         wanted = {a.name: a for a in schema_of(function).arguments}
-        given = dict(kwargs)
+        all_kwargs = dict(kwargs)
         kwargs = {k: v for k, v in kwargs.items() if k in wanted}
         for parameter in schema_of(op).arguments[len(args) :]:  # calls leave out defaults that the other may not have
             if parameter.name in wanted and not wanted[parameter.name].has_default_value():
                 kwargs.setdefault(parameter.name, parameter.default_value)
         if "dtype" in wanted and info.outs:
-            kwargs |= _as_out(op, function, argument(op, args, given, info.written[0]), args, given)
+            kwargs |= _as_out(op, function, argument(op, args, all_kwargs, info.written[0]), args, all_kwargs)
         if op_info(function).composite:
             with TraceMode(self):
                 made = run_recipe(function, args, kwargs)

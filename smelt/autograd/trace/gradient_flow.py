@@ -98,9 +98,9 @@ class GradientFlow:
         finally:
             for handle in handles:
                 handle.remove()
-        entries, given = self._gradients()
+        entries, returned = self._gradients()
         for mark, node, k in self.marks:
-            mark.mask = entries[node].get(k, 0) if isinstance(mark, Materialized) else given[node][k]
+            mark.mask = entries[node].get(k, 0) if isinstance(mark, Materialized) else returned[node][k]
 
     @contextmanager
     def _replaced(self, apply: Callable[..., Any]) -> Iterator[None]:
@@ -145,11 +145,11 @@ class GradientFlow:
         self.marks += [(mark, node, k) for k, mark in enumerate(marks)]
         return tuple(None if g is None else self._mark(mark, g) for mark, g in zip(marks, gradients, strict=True))
 
-    def _leave(self, node: Any, wanted: Sequence[int], given: Gradients, _: Gradients) -> Gradients:
-        self.gave[node] = [gradient is not None for gradient in given]
+    def _leave(self, node: Any, wanted: Sequence[int], returned: Gradients, _: Gradients) -> Gradients:
+        self.gave[node] = [gradient is not None for gradient in returned]
         if node in self.choices:
-            return given
-        out = [*given]
+            return returned
+        out = [*returned]
         for k in wanted:
             gradient = out[k]
             if gradient is not None:
@@ -274,7 +274,7 @@ class GradientFlow:
         gives.
         """
         entries: dict[Any, dict[int, int]] = {node: {} for node in self.order}
-        given: dict[Any, list[int]] = {}
+        returned: dict[Any, list[int]] = {}
         for i, head in enumerate(self.heads):
             if head.grad_fn is not None:
                 self._add(entries[head.grad_fn], head.output_nr, 1 << i)
@@ -285,7 +285,7 @@ class GradientFlow:
                 for each in entries[node].values():
                     mask |= each
             gave, choice = self.gave.get(node), self.choices.get(node)
-            given[node] = made = []
+            returned[node] = made = []
             for k, (each, position) in enumerate(self.edges[node]):
                 if choice is not None and choice.first:
                     made.append(1 << choice.first + k)
@@ -293,7 +293,7 @@ class GradientFlow:
                     made.append(mask if gave is None or gave[k] else 0)
                 if each is not None:
                     self._add(entries[each], position, made[-1])
-        return entries, given
+        return entries, returned
 
     @staticmethod
     def _add(entries: dict[int, int], position: int, mask: int) -> None:

@@ -81,16 +81,16 @@ def _root_input(rec: GraphRecorder, example: torch.Tensor, val: TensorMeta, node
     return Input(node, leaf, seen, seen.storage_view, seen.grad_fn)
 
 
-def _view_input(base: Input, whole: torch.Tensor, view: torch.Tensor) -> Input:
-    if whole.requires_grad or view.requires_grad:
+def _view_input(base: Input, cover: torch.Tensor, view: torch.Tensor) -> Input:
+    if cover.requires_grad or view.requires_grad:
         raise Unsupported(
             "two arguments share memory, one of them is written and one requires grad",
             hint="pass the base tensor and take the view inside the compiled function",
         )
     if base.leaf.storage_view.layout.val.symbolic:
         raise Unsupported("arguments of symbolic size that share memory, one of them written", hint="dynamic=False")
-    offset = (address(view) - address(whole)) // view.dtype.itemsize
-    counts = not share_counter(whole, view)
+    offset = (address(view) - address(cover)) // view.dtype.itemsize
+    counts = not share_counter(cover, view)
     seen = (base.seen.data if counts else base.seen).as_strided(view.shape, view.stride(), offset)
     assert isinstance(seen, TraceTensor)
     return Input(base.node, seen, seen, seen.storage_view, None, counts)
@@ -102,11 +102,11 @@ def _covers(examples: Sequence[torch.Tensor]) -> dict[int, int]:
     """
     covers: dict[int, int] = {}
     for group in overlapping(examples):
-        whole = cover_of([examples[i] for i in group])
-        if whole is None:
+        cover = cover_of([examples[i] for i in group])
+        if cover is None:
             raise Unsupported(
                 "arguments that overlap in memory, none of which covers the others, and one is written",
                 hint="pass the base tensor and take the views inside the compiled function",
             )
-        covers |= {i: group[whole] for i in group if examples[i] is not examples[group[whole]]}
+        covers |= {i: group[cover] for i in group if examples[i] is not examples[group[cover]]}
     return covers

@@ -184,11 +184,11 @@ class _Trace:
         self.late: dict[fx.Node, fx.Node] = {}
         self.rec = GraphRecorder(options.eager_rng)
         self.reads = self.rec.reads = JointReads(self.rec, owner_of(gm))
-        given = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
-        given += [None] * (len(examples) - len(given))
-        self.numbers = {i: val for i, val in enumerate(given) if isinstance(val, (Size, Real))}
-        metas = [m if isinstance(m, TensorMeta) and m.symbolic else None for m in given]
-        self.sizes = _size_inputs(given)
+        values = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
+        values += [None] * (len(examples) - len(values))
+        self.numbers = {i: val for i, val in enumerate(values) if isinstance(val, (Size, Real))}
+        metas = [m if isinstance(m, TensorMeta) and m.symbolic else None for m in values]
+        self.sizes = _size_inputs(values)
         self.examples = examples = [e for i, e in enumerate(examples) if i not in self.numbers]
         metas = [m for i, m in enumerate(metas) if i not in self.numbers]
         self.inputs = make_inputs(self.rec, examples, shared, metas)
@@ -367,9 +367,9 @@ class _Trace:
             (of nodes `values`) that it does not save; the primals that it saves directly, so that its backward reads
             the replacement after `x.data = y`.
         """
-        given = enumerate(zip(self.inputs, self.examples, strict=True))
+        numbered = enumerate(zip(self.inputs, self.examples, strict=True))
         primals = (
-            i for i, (one, e) in given if not (one.storage_view.storage in self.saved or isinstance(e, Parameter))
+            i for i, (one, e) in numbered if not (one.storage_view.storage in self.saved or isinstance(e, Parameter))
         )
         results = enumerate(zip(self.program, values, strict=False))
         outputs = (i for i, (out, value) in results if not self.is_saved(out, value))
@@ -400,9 +400,9 @@ class _Trace:
 
     def cloned(self) -> frozenset[int]:
         """Returns the primals that the program copies: the backward must not read the primal in place of its copy."""
-        given = enumerate(self.inputs)
+        numbered = enumerate(self.inputs)
         return frozenset(
-            i for i, one in given if one.storage_view.storage in self.rec.cloned and one.node not in self.late
+            i for i, one in numbered if one.storage_view.storage in self.rec.cloned and one.node not in self.late
         )
 
     def saved_as_views(self) -> frozenset[int]:
@@ -595,10 +595,10 @@ class _Trace:
         the generator's state for later ones.
         """
         self.rec.backward = False
-        whole = [node for node in self.rec.graph.nodes if runs_by_itself(node) or self._draws_for_all(node)]
-        whole = [self.first_of(node) for node in _unused(whole, results)]
-        ranges = list(checks_of_dead(self.rec.graph, lambda: ancestors([*results, *whole])))
-        return [*whole, *(check_node(self.rec._node, each) for each in ranges)]
+        required = [node for node in self.rec.graph.nodes if runs_by_itself(node) or self._draws_for_all(node)]
+        required = [self.first_of(node) for node in _unused(required, results)]
+        ranges = list(checks_of_dead(self.rec.graph, lambda: ancestors([*results, *required])))
+        return [*required, *(check_node(self.rec._node, each) for each in ranges)]
 
     def with_dead_collectives(self, results: Sequence[fx.Node], grads: list[fx.Node]) -> list[fx.Node]:
         """Returns the gradients; the first one waits for the backward's collectives whose results are unused."""
@@ -714,10 +714,10 @@ def _unused(nodes: Sequence[fx.Node], results: Sequence[fx.Node]) -> list[fx.Nod
     return last
 
 
-def _size_inputs(given: Sequence[Any]) -> tuple[SizeInput, ...]:
+def _size_inputs(values: Sequence[Any]) -> tuple[SizeInput, ...]:
     """Returns each symbol of the inputs' metadata, with the first input dimension that is the symbol itself."""
     found: dict[Symbol, SizeInput] = {}
-    for i, val in enumerate(given):
+    for i, val in enumerate(values):
         sizes = enumerate(val.shape) if isinstance(val, TensorMeta) else [(None, val)] if isinstance(val, Size) else ()
         for dim, size in sizes:
             symbol = as_symbol(size)
@@ -729,10 +729,10 @@ def _size_inputs(given: Sequence[Any]) -> tuple[SizeInput, ...]:
 def run_graph(gm: fx.GraphModule, inputs: Sequence[Any], rec: GraphRecorder | None = None) -> list[Any]:
     """Run a torch-level graph node by node; returns its flat outputs. Sets in `rec` which node is running."""
     env: dict[fx.Node, Any] = {}
-    given, derivatives = iter(inputs), itertools.count()
+    remaining, derivatives = iter(inputs), itertools.count()
     for node in gm.graph.nodes:
         if node.op == "placeholder":
-            env[node] = next(given)
+            env[node] = next(remaining)
             continue
         args = fx.node.map_arg(node.args, env.__getitem__)
         if node.op == "output":

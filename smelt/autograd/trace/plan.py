@@ -265,5 +265,5 @@ def unreached(joint: Joint, unused: Collection[int]) -> frozenset[int]:
     error = joint.flow.error(present)
     if error is not None:
         raise copy_of_error(error)
-    given = (i for i, made in enumerate(joint.gradients) if made is not None)
-    return frozenset(i for i in given if not joint.reached.get(i, present) & present)
+    present_gradients = (i for i, made in enumerate(joint.gradients) if made is not None)
+    return frozenset(i for i in present_gradients if not joint.reached.get(i, present) & present)

@@ -126,9 +126,9 @@ def _in_form(
     rec: Numbers, op: OpOverload, named: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Call:
     parameters = [a.name for a in schema_of(op).arguments]
-    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
-    taken = tuple(name for name in named if name in given and has_real((given[name],)))
-    first: Any = given[parameters[0]]
+    arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    taken = tuple(name for name in named if name in arguments and has_real((arguments[name],)))
+    first: Any = arguments[parameters[0]]
     val = (first[0] if isinstance(first, (list, tuple)) else first).meta["val"]
     dtype = torch.float64 if val.dtype == torch.float64 else torch.float32
 
@@ -140,10 +140,10 @@ def _in_form(
         number = rec.number(value)
         return number if dtype is torch.float64 else rec.emit(aten._to_copy.default, number, dtype=dtype)
 
-    given = {name: tensor(value) if name in taken else _pinned(value) for name, value in given.items()}
+    arguments = {name: tensor(value) if name in taken else _pinned(value) for name, value in arguments.items()}
     form = number_form(op, taken)
-    names = [a.name for a in schema_of(form).arguments if not a.kwarg_only and a.name in given]
-    return form, tuple(given.pop(name) for name in names), given
+    names = [a.name for a in schema_of(form).arguments if not a.kwarg_only and a.name in arguments]
+    return form, tuple(arguments.pop(name) for name in names), arguments
 
 
 def _floating(vals: Any) -> bool:

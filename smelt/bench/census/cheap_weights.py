@@ -76,9 +76,9 @@ class CheapWeights(TorchFunctionMode):
         if waiting is None:
             return
         flat = waiting.view(-1)
-        whole = flat.numel() // self.pool.numel() * self.pool.numel()
-        flat[:whole].view(-1, self.pool.numel()).copy_(self.pool)
-        flat[whole:].copy_(self.pool[: flat.numel() - whole])
+        covered = flat.numel() // self.pool.numel() * self.pool.numel()
+        flat[:covered].view(-1, self.pool.numel()).copy_(self.pool)
+        flat[covered:].copy_(self.pool[: flat.numel() - covered])
 
 
 def _metadata(func: Any, name: str) -> bool:

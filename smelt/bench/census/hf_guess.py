@@ -45,7 +45,7 @@ class Guess:
                     return value
         return default
 
-    def whole(self, *shape: int, high: int = TOKENS, low: int = 3) -> Tensor:
+    def integers(self, *shape: int, high: int = TOKENS, low: int = 3) -> Tensor:
         return torch.randint(low, max(high, low + 1), shape, generator=self.generator)
 
     def normal(self, *shape: int) -> Tensor:
@@ -57,7 +57,7 @@ class Guess:
         """Make token ids, with placeholder tokens for images."""
         vocabulary = self.setting("vocab_size", default=VOCABULARY)
         vocabulary = vocabulary if isinstance(vocabulary, int) else VOCABULARY
-        found = self.whole(BATCH, LENGTH, high=min(TOKENS, vocabulary))
+        found = self.integers(BATCH, LENGTH, high=min(TOKENS, vocabulary))
         token = self.setting("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
         if not self.tokens or not isinstance(token, int):
             return found
@@ -71,16 +71,16 @@ class Guess:
         yield self.ids
         books = self.setting("num_codebooks", "num_channels", "num_quantizers")
         if isinstance(books, int):
-            yield lambda: self.whole(BATCH * books, LENGTH)
-            yield lambda: self.whole(BATCH, LENGTH, books)
-            yield lambda: self.whole(BATCH, books, LENGTH)
+            yield lambda: self.integers(BATCH * books, LENGTH)
+            yield lambda: self.integers(BATCH, LENGTH, books)
+            yield lambda: self.integers(BATCH, books, LENGTH)
 
     def length(self) -> int:
         return int(self.ids().shape[1])
 
     def boxes(self) -> Tensor:
         """Make the corners of boxes on a page of 100 x 100; the second corner is right of and below the first."""
-        corner = self.whole(BATCH, self.length(), 2, high=20)
+        corner = self.integers(BATCH, self.length(), 2, high=20)
         return torch.cat([corner, corner + 10], dim=-1)
 
     # -- images and sound -----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ NAMES: tuple[tuple[str, Callable[[Guess], Maker | Iterator[Maker]]], ...] = (
     ),
     (r"token_type_ids|mm_token_type_ids", lambda g: lambda: _types(g)),
     (r"bbox|boxes", lambda g: g.boxes),
-    (r"qformer_input_ids", lambda g: lambda: g.whole(BATCH, 6)),
+    (r"qformer_input_ids", lambda g: lambda: g.integers(BATCH, 6)),
     (r"pixel_values|flattened_patches|pixel_values_images|image|images|image_pixel_values", lambda g: g.images()),
     (r"pixel_values_videos|video_values|codebook_pixel_values", lambda g: g.images()),
     (r"image_grid_thw|grid_thw|image_grid_hws|spatial_shapes|image_sizes|grid_hw|target_sizes", lambda g: g.grid()),
@@ -37,7 +37,7 @@ NAMES: tuple[tuple[str, Callable[[Guess], Maker | Iterator[Maker]]], ...] = (
         r"input_values|raw_waveform|audio_values|waveform|audio|hidden_audio",
         lambda g: itertools.chain(g.samples(), g.sounds()),
     ),
-    (r"audio_codes|codes|labels_codes|input_codes|codebook_indices", lambda g: lambda: g.whole(BATCH, 4, LENGTH)),
+    (r"audio_codes|codes|labels_codes|input_codes|codebook_indices", lambda g: lambda: g.integers(BATCH, 4, LENGTH)),
     (r"input_points|point_coords", lambda g: lambda: g.normal(BATCH, 1, 2, 2)),
     (r"past_time_features|future_time_features", lambda g: _times(g)),
     (r"past_values|past_observed_mask|inputs|state_features", lambda g: _series(g)),
@@ -95,10 +95,10 @@ def _types(guess: Guess) -> Tensor:
 def _series(guess: Guess) -> Iterator[Maker]:
     length = guess.setting("context_length", "prediction_length", default=32)
     lags = guess.setting("lags_sequence", default=[0])
-    whole = length + (max(lags) if isinstance(lags, (list, tuple)) and lags else 0)
+    length_with_lags = length + (max(lags) if isinstance(lags, (list, tuple)) and lags else 0)
     channels = guess.setting("num_input_channels", "input_size", default=1)
-    yield lambda: guess.normal(BATCH, whole, channels)
-    yield lambda: guess.normal(BATCH, whole)
+    yield lambda: guess.normal(BATCH, length_with_lags, channels)
+    yield lambda: guess.normal(BATCH, length_with_lags)
 
 
 def _times(guess: Guess) -> Iterator[Maker]:

@@ -82,7 +82,7 @@ def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> d
     with failing_with_status(broken):
         stepper.compile(prepare)()
     first = time.perf_counter() - begin
-    whole = meter.peak_mb()
+    peak = meter.peak_mb()
     steady_known = meter.reset_peak()
     with failing_with_status(broken if contender == "eager" else "fail_run"):
         for _ in range(steps):
@@ -94,7 +94,7 @@ def start(model: str, contender: str, settings: dict[str, Any], steps: int) -> d
         left = stepper.eager_operators() if steps and not watched else None
     return {
         "first_s": first,
-        "peak_mb": max(whole, steady or 0.0),
+        "peak_mb": max(peak, steady or 0.0),
         "steady_peak_mb": steady,
         "reserved_mb": reserved,
         "counts": compiler_counts(contender) | ({} if left is None else {"eager_ops": left}),
@@ -208,17 +208,17 @@ def ahead(model: str, settings: dict[str, Any]) -> dict[str, Any]:
 def first_pass(model: str, contender: str, passes: dict[str, Any]) -> dict[str, Any]:
     """Measure a decoder's first pass, see `smelt.bench.regional.measure`."""
     with failing_with_status("eager_fails" if contender == "eager" else "fail_compile"):
-        given = regional.Passes(**passes)
-        use_tf32(given.settings())
-        return regional.first_pass(model, contender, given)
+        regional_passes = regional.Passes(**passes)
+        use_tf32(regional_passes.settings())
+        return regional.first_pass(model, contender, regional_passes)
 
 
 def passes_in_turn(model: str, contenders: Sequence[str], passes: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Measure passes of a decoder by several contenders in turn, see `smelt.bench.regional.measure`."""
     with failing_with_status("fail_run"):
-        given = regional.Passes(**passes)
-        use_tf32(given.settings())
-        return regional.passes_in_turn(model, contenders, given, rounds)
+        regional_passes = regional.Passes(**passes)
+        use_tf32(regional_passes.settings())
+        return regional.passes_in_turn(model, contenders, regional_passes, rounds)
 
 
 def report_phase(name: str) -> None:

@@ -223,8 +223,8 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
         groups.setdefault(Setting.of(row), []).append(row)
     over: dict[Setting, list[list[Row]]] = {}
     for setting, group in groups.items():
-        whole = Setting(**(vars(setting) | {"suite": ALL}))
-        over.setdefault(whole, []).append(group)
+        all_suites = Setting(**(vars(setting) | {"suite": ALL}))
+        over.setdefault(all_suites, []).append(group)
     groups = {setting: sum(lists, []) for setting, lists in over.items() if len(lists) > 1} | groups
     return [standing(setting, name, group) for setting, group in groups.items() for name in compared(group)]
 

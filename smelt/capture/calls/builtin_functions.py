@@ -410,13 +410,13 @@ def file_path(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 def warn(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """Captured form of `warnings.warn(...)`."""
     try:
-        given = _WARN.bind(*args, **kwargs)
+        bound = _WARN.bind(*args, **kwargs)
     except TypeError:
-        given = None
-    if given is None or not _is_warning(**given.arguments):
+        bound = None
+    if bound is None or not _is_warning(**bound.arguments):
         raise Break("warnings.warn() with arguments that it refuses", "it raises at this line")
-    given.apply_defaults()
-    message, category, level, source, skipped = given.arguments.values()
+    bound.apply_defaults()
+    message, category, level, source, skipped = bound.arguments.values()
     if type(level) is PrologueValue or type(skipped) is not tuple:
         raise Break("warnings.warn() with a level that is computed at each call", "it says where the warning points to")
     category = UserWarning if category is None else category
@@ -450,10 +450,10 @@ def _is_warning(message: object, category: object = None, stacklevel: object = 1
 def warn_explicit(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """Captured form of `warnings.warn_explicit(...)`."""
     try:
-        given = _WARN_EXPLICIT.bind(*args, **kwargs).arguments
+        bound = _WARN_EXPLICIT.bind(*args, **kwargs).arguments
     except TypeError:
-        given = {}
-    if not given or not _is_warning(given["message"], given["category"]) or given.get("registry") is not None:
+        bound = {}
+    if not bound or not _is_warning(bound["message"], bound["category"]) or bound.get("registry") is not None:
         raise Break(
             "warnings.warn_explicit() that refuses its arguments or enters something there", "it is run in turn"
         )
@@ -574,8 +574,8 @@ def _register_numbers() -> None:
                 if number is not None and vm.type_of(number) is kind:
                     return number
                 if vm.values.are_read and kind is _kind_of_number(args[0].dtype):
-                    whole = args if args[0].dtype is not torch.bool else (vm.call(torch.Tensor.long, args, {}),)
-                    return vm.call(torch.Tensor.item, whole, {})
+                    converted = args if args[0].dtype is not torch.bool else (vm.call(torch.Tensor.long, args, {}),)
+                    return vm.call(torch.Tensor.item, converted, {})
                 known = vm.tensors.speculation.value(args[0])
                 if known is None:
                     raise containers.tensor_value(f"{kind.__name__}() of a tensor")

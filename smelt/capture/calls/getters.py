@@ -24,8 +24,8 @@ def _given(getter: Any) -> tuple[Args, Kwargs]:
 
 
 def _arguments(getter: object) -> Args:
-    given, named = _given(getter)
-    return (*given, *named, *named.values())
+    positional, named = _given(getter)
+    return (*positional, *named, *named.values())
 
 
 def _known(vm: Interpreter, getter: object) -> bool:
@@ -63,5 +63,5 @@ def call_method_caller(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) 
     """Call an `operator.methodcaller` object."""
     if len(args) != 1 or kwargs or not _known(vm, fn):
         return call_instance(vm, fn, args, kwargs)
-    (name, *given), named = _given(fn)
-    return vm.call(vm.load_attr(args[0], name), tuple(given), dict(named))
+    (name, *positional), named = _given(fn)
+    return vm.call(vm.load_attr(args[0], name), tuple(positional), dict(named))

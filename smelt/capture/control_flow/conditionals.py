@@ -226,9 +226,9 @@ class _Branch:
         if any(map(tensors.is_made_leaf, nodes)):
             raise CannotMerge("a tensor is set to require gradients in one of them")
         older = {id(t.storage_view.storage) for node, t in tensors.made_tensors() if node not in nodes}
-        given = {id(t.storage_view.storage) for t in tensors.traced.values() if not t.requires_grad}
+        input_storages = {id(t.storage_view.storage) for t in tensors.traced.values() if not t.requires_grad}
         for storage, writers in tensors.writers.items():
-            if storage in older and storage not in given and not nodes.isdisjoint(writers):
+            if storage in older and storage not in input_storages and not nodes.isdisjoint(writers):
                 raise CannotMerge("one of them writes to a tensor that the function made before")
 
     # -- the join -----------------------------------------------------------------------------------------------------

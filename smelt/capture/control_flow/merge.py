@@ -104,10 +104,10 @@ class Merge:
     def _phi(self, a: object, b: object) -> PhiValue:
         self.vm.control.undecided = True
         tensors = [value for value in (a, b) if type(value) is TraceTensor]
-        given = None
+        output = None
         if len(tensors) == 1:
-            given = self._output(*(value if type(value) is TraceTensor else None for value in (a, b)))
-        return PhiValue(self.condition, a, b, given, self.vm.step)
+            output = self._output(*(value if type(value) is TraceTensor else None for value in (a, b)))
+        return PhiValue(self.condition, a, b, output, self.vm.step)
 
     def _tensor(self, a: TraceTensor, b: TraceTensor) -> TraceTensor:
         if meta_of(a) != meta_of(b):

@@ -100,12 +100,12 @@ class Meaning:
             UserError: the function's error.
             Break: the function accepts this number of arguments after all; the graph breaks, and Python makes the call.
         """
-        given: list[object] = [value if type(value) in _INERT else () for value in args]
+        passed: list[object] = [value if type(value) in _INERT else () for value in args]
         if type(self.function) in _OF_CLASSES and args:
-            given[0] = _as_shown(vm, args[0])
-        user(self.function, *given, **dict.fromkeys(kwargs, ()))
+            passed[0] = _as_shown(vm, args[0])
+        user(self.function, *passed, **dict.fromkeys(kwargs, ()))
         name = getattr(self.function, "__qualname__", repr(self.function))
-        raise Break(f"{name} with {len(given)} arguments", "it is known to take others")
+        raise Break(f"{name} with {len(passed)} arguments", "it is known to take others")
 
 
 def _as_shown(vm: Interpreter, value: object) -> object:

@@ -29,18 +29,24 @@ class PhiValue:
     """A value that is `true` where the condition is true, else `false`; NULL means that the arm leaves no value.
 
     Attributes:
-        given: the graph output with the tensor of the arm that leaves one; the graph returns None in the other arm.
+        tensor_output: the graph output with the tensor of the arm that leaves one; it is None in the other arm.
         born: number of the captured frame's instruction that contains the branch, counted from the frame's start.
         function: name of the function that returned this bool; None if the value comes from a branch.
     """
 
-    __slots__ = ("condition", "true", "false", "given", "born", "function")
+    __slots__ = ("condition", "true", "false", "tensor_output", "born", "function")
 
     def __init__(
-        self, condition: object, true: object, false: object, given: object, born: int, function: str | None = None
+        self,
+        condition: object,
+        true: object,
+        false: object,
+        tensor_output: object,
+        born: int,
+        function: str | None = None,
     ) -> None:
-        self.condition, self.true, self.false, self.given, self.born = condition, true, false, given, born
-        self.function = function
+        self.condition, self.true, self.false = condition, true, false
+        self.tensor_output, self.born, self.function = tensor_output, born, function
 
     @property
     def plain(self) -> bool:

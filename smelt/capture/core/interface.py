@@ -230,7 +230,7 @@ class Finalizers(Protocol):
     allowed: bool
     owned: list[tuple[Any, Any]]
 
-    def begin(self, given: Iterable[object]) -> None:
+    def begin(self, values: Iterable[object]) -> None:
         """Record the variables, stack elements and handled exceptions that exist when the frame starts."""
 
     def add(self, value: object) -> None:
@@ -426,7 +426,7 @@ class CCallbacks(Protocol):
 class Numbers(Protocol):
     """The nodes of symbolic numbers (`tensors.number_nodes.NumberNodes`)."""
 
-    def given(self, number: Size | Real, node: fx.Node) -> None:
+    def add_input(self, number: Size | Real, node: fx.Node) -> None:
         """Register `node` as the input that carries the number."""
 
     def known(self) -> dict[str, fx.Node]:
@@ -513,7 +513,7 @@ class Tensors(Protocol):
     def read_number(self, value: int | float, size: Size | Real, source: Source) -> Any:
         """A number at `source` that may differ at the next call, as an input of the graph."""
 
-    def given(self, value: object, source: Source) -> fx.Node:
+    def object_input(self, value: object, source: Source) -> fx.Node:
         """The input for an external object that is no tensor or number; a node whose function runs uncaptured takes
         it."""
 
@@ -600,7 +600,7 @@ class Tensors(Protocol):
     def writes_inputs(self) -> bool:
         """Whether the graph writes to memory that existed before it."""
 
-    def is_written(self, given: Any) -> bool:
+    def is_written(self, entry: Any) -> bool:
         """Whether the graph writes to an input that does not come from the prologue."""
 
     def argument(self, value: object) -> Any:
@@ -732,7 +732,7 @@ class Prologue(Protocol):
     def run(self, fn: Any, args: Args, kwargs: Kwargs, method: str | None = None) -> Any:
         """Run an operation on the examples and record it; returns its result."""
 
-    def whole(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
+    def run_function(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
         """Run a function of the program that draws random numbers as one operation."""
 
     def arguments(self, value: object) -> Any:

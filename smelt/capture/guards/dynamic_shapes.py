@@ -229,10 +229,10 @@ class Sizes:
 
     def origin(self, symbol: Symbol | Real) -> tuple[Source, Source]:
         """The source of the input that contains a symbol, and the source of the number itself."""
-        for whole, source, size in self.occurrences[self._searched :]:
+        for container, source, size in self.occurrences[self._searched :]:
             found = as_symbol(size)
             if found is not None:
-                self._origins.setdefault(found, (whole, source))
+                self._origins.setdefault(found, (container, source))
         self._searched = len(self.occurrences)
         return self._origins[symbol]
 
@@ -256,8 +256,8 @@ class Sizes:
     def _read(self, symbol: Symbol, fetched: Callable[[Source], str], read: Callable[[object], str]) -> str:
         if symbol.origin is not None:
             return read(symbol)
-        whole, source = self.origin(symbol)
-        return fetched(whole) if whole is source else f"{fetched(whole)}.shape[{source.key}]"
+        container, source = self.origin(symbol)
+        return fetched(container) if container is source else f"{fetched(container)}.shape[{source.key}]"
 
 
 def _is_scheduled(source: Source) -> bool:

@@ -258,10 +258,10 @@ def mapping(vm: Interpreter, value: object) -> dict[Any, Any]:
 
 def keywords(vm: Interpreter, value: object) -> Kwargs:
     """The keyword arguments of a call, from the operand of `**`."""
-    given = dict(mapping(vm, value))
-    if not all(isinstance(key, str) for key in given):
+    by_name = dict(mapping(vm, value))
+    if not all(isinstance(key, str) for key in by_name):
         user_raise(TypeError("keywords must be strings"))
-    return given
+    return by_name
 
 
 @opcode("UNPACK_SEQUENCE")

@@ -73,7 +73,7 @@ def call_whole(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwar
     except _NotPureError:
         return NotImplemented
     try:
-        out = vm.prologue.whole(fn, plain_args, plain_kwargs)
+        out = vm.prologue.run_function(fn, plain_args, plain_kwargs)
     except Exception:  # the program may catch it after random numbers were drawn: interpret the function
         return NotImplemented
     scan.guard()

@@ -86,7 +86,7 @@ class PrologueInputs:
         self._origins.append(origin)
         self.numbers[symbol.name], self.locations[symbol.name] = value, self._location()
         node = vm.tensors.prologue_input(value.example, self._source(value), size)
-        vm.tensors.number_node.given(size, node)
+        vm.tensors.number_node.add_input(size, node)
         return to_torch(size)
 
     def _location(self) -> tuple[int, int]:

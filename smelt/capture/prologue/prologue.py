@@ -235,26 +235,26 @@ class Prologue:
         self, fn: Callable[..., object], args: Args, kwargs: Kwargs, method: str | None, draws: bool
     ) -> object:
         """The result of an operation, or of a method of the first argument, on the example values."""
-        given, named = examples(args), examples(kwargs)
-        call = getattr(given[0], method) if method is not None else fn
+        positional, named = examples(args), examples(kwargs)
+        call = getattr(positional[0], method) if method is not None else fn
         self.vm.work += 1  # counted before: a break inside leaves the effects of what ran until then
         try:
-            return native.uncaptured_call(call, *(given[1:] if method is not None else given), **named)
+            return native.uncaptured_call(call, *(positional[1:] if method is not None else positional), **named)
         except Exception as error:
             if draws:
                 name = method or getattr(fn, "__name__", "")
                 raise Break(f"{name}() of a random generator raises", "what it drew before counts") from None
             raise UserError(error) from None
 
-    def whole(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
+    def run_function(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
         """Run a function of the program that draws random numbers, and record it as one operation; see `functions`."""
         for generator in GLOBAL_GENERATORS:
             self._draw(generator)
-        given, named = examples(args), examples(kwargs)
+        positional, named = examples(args), examples(kwargs)
         before, fn = State.of(GLOBAL_GENERATORS), Whole(fn)
         self.vm.work += 1
         try:
-            out = native.uncaptured_call(fn, *given, **named)
+            out = native.uncaptured_call(fn, *positional, **named)
         except Exception:
             before.restore()
             raise

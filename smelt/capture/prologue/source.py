@@ -212,14 +212,16 @@ def prologue_call(
     return PrologueCall(run, source, list(read), generators, results, all(op.certain for op in ops))
 
 
-def states_of(generators: Sequence[Generator], given: Sequence[object]) -> list[tuple[Callable[[Any], object], object]]:
+def states_of(
+    generators: Sequence[Generator], values: Sequence[object]
+) -> list[tuple[Callable[[Any], object], object]]:
     """(function that sets the state, present state) of each given generator and of each generator among a prologue's
     arguments.
 
     The caller restores a state by calling the generator's own function. A function of smelt could fail while the
     program runs, and nothing could then repeat the restoration.
     """
-    every = {id(g): g for g in (*generators, *(each for each in given if isinstance(each, GENERATORS)))}
+    every = {id(g): g for g in (*generators, *(each for each in values if isinstance(each, GENERATORS)))}
     return [(_setter(generator), _state(generator)) for generator in every.values()]
 
 
@@ -262,8 +264,8 @@ class Text:
         return self.fetched(source) if source is not None else self._constant(value, kind.__name__)
 
     def _call(self, op: Op) -> str:
-        given = arguments(map(self, op.args), [(name, self(value)) for name, value in op.kwargs.items()])
-        return f"{self._constant(op.fn, getattr(op.fn, '__name__', 'call'))}({given})"
+        argument_text = arguments(map(self, op.args), [(name, self(value)) for name, value in op.kwargs.items()])
+        return f"{self._constant(op.fn, getattr(op.fn, '__name__', 'call'))}({argument_text})"
 
     def _constant(self, value: object, hint: str) -> str:
         known = self._names.get(id(value))
@@ -284,8 +286,8 @@ def compiled(
     exec(compile(source, f"<smelt {name}>", "exec"), scope)
     run, constants = scope[name], SimpleNamespace(**text.constants)
 
-    def call(*given: object) -> object:
-        return run(constants, *given)
+    def call(*values: object) -> object:
+        return run(constants, *values)
 
     return native.Quiet(call), source
 
@@ -315,16 +317,16 @@ class Peek:
         self.found = tuple((type(v.example), v.example) for v in pins)
         self.__name__ = self.__qualname__ = f"drawn values are {[v.example for v in pins]}"
 
-    def pins(self, *given: object) -> tuple[object, ...] | None:
+    def pins(self, *values: object) -> tuple[object, ...] | None:
         """The values that the prologue would compute now, with their types; None if it would raise an error."""
-        states = states_of(self._generators, given)
+        states = states_of(self._generators, values)
         try:
-            return tuple((type(v), v) for v in self._run(*given))
+            return tuple((type(v), v) for v in self._run(*values))
         except Exception:
             return None
         finally:
             for set_state, state in states:
                 set_state(state)
 
-    def __call__(self, *given: object) -> bool:
-        return bool(self.pins(*given) == self.found)
+    def __call__(self, *values: object) -> bool:
+        return bool(self.pins(*values) == self.found)

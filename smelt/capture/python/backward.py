@@ -75,7 +75,7 @@ def _of_tensors(
     if create_graph or grad_variables is not None:
         raise Break("backward(create_graph=True)", "gradients that have a history of their own stay outside a graph")
     roots = _sequence(vm.effects.plain(tensors))
-    given = _sequence(vm.effects.plain(grad_tensors)) if grad_tensors is not None else [None] * len(roots)
+    head_gradients = _sequence(vm.effects.plain(grad_tensors)) if grad_tensors is not None else [None] * len(roots)
     if not all(type(root) is TraceTensor for root in roots):
         raise Break("backward() of what is no tensor")
     reached = list(leaves_below(roots))
@@ -90,13 +90,13 @@ def _of_tensors(
     if reached:
         call = {"retain_graph": True, "allow_unused": True} if retain_graph else {"allow_unused": True}
         if hooked:
-            found = vm.tensors.run(gradients, (roots, reached, given), {"retain_graph": bool(retain_graph)})
+            found = vm.tensors.run(gradients, (roots, reached, head_gradients), {"retain_graph": bool(retain_graph)})
         else:
-            found = vm.tensors.run(torch.autograd.grad, (roots, reached, given), call)
+            found = vm.tensors.run(torch.autograd.grad, (roots, reached, head_gradients), call)
         vm.tensors.note_used_up(spent)
         _accumulate(vm, reached, found)
     else:  # no gradient to compute: the engine raises its error
-        vm.tensors.run(torch.autograd.backward, (roots, given), {})
+        vm.tensors.run(torch.autograd.backward, (roots, head_gradients), {})
 
 
 def refuse_pieces(vm: Interpreter, call: str) -> None:

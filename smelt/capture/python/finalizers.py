@@ -54,9 +54,9 @@ class Finalizers:
         self._given.clear()
         self._through.clear()
 
-    def begin(self, given: Iterable[object]) -> None:
+    def begin(self, values: Iterable[object]) -> None:
         """Record the variables, stack elements and handled exceptions that exist when the frame starts."""
-        for each in given:
+        for each in values:
             if type(each) is Unread:
                 self._given.append(each)
                 each = each.value
@@ -79,8 +79,8 @@ class Finalizers:
             Break: such an object became unreachable.
         """
         for value, by in self.owned:
-            whole = value is by or not self.vm.effects.stores
-            if whole and self._is_direct(by) or self._is_reachable(value):
+            holder_suffices = value is by or not self.vm.effects.stores
+            if holder_suffices and self._is_direct(by) or self._is_reachable(value):
                 continue
             self.vm.work += 1
             raise Break(f"a {type(value).__name__} is dropped", "it does something then", silent=True)
@@ -97,20 +97,20 @@ class Finalizers:
     def guard(self, frame: Frame) -> None:
         """Guard that the objects which the frame dropped have no finalizer in later calls either."""
         kept = {id(each) for each in (*frame.locals, *frame.stack, *frame.handled)}
-        for given in self._given:
-            if id(given) not in kept and self._may_have(given, kept):
-                self.vm.guards.check(given.source, native.NO_FINALIZER, None)
+        for variable in self._given:
+            if id(variable) not in kept and self._may_have(variable, kept):
+                self.vm.guards.check(variable.source, native.NO_FINALIZER, None)
         for mirror in {id(each): each for each in self.vm.effects.mirrors.values()}.values():
             source = self.vm.sources.get(id(mirror.original))
             if source is not None and mirror.changed and any(map(_is_watchable, mirror.lost())):
                 if not native.finalizers(mirror.original):
                     self.vm.guards.check(source, native.NO_FINALIZER, None)
 
-    def _may_have(self, given: Unread, kept: set[int]) -> bool:
+    def _may_have(self, variable: Unread, kept: set[int]) -> bool:
         """Whether a later call may have an object with a finalizer in this variable, which has none at this call."""
-        value = given.value
+        value = variable.value
         if value is native.NULL or type(value) in LEAVES or issubclass(type(value), torch.Tensor):
-            return not self.vm.guards.has(given.source)  # a value that was read is guarded
+            return not self.vm.guards.has(variable.source)  # a value that was read is guarded
         return id(value) not in kept and not native.finalizers(value)
 
     def refers_to_finalizer(self, value: object) -> bool:

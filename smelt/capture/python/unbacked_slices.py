@@ -116,9 +116,9 @@ def taken(item: object) -> int:
 
 def _remembered(vm: Interpreter, size: object, item: slice) -> slice:
     """The slice for a data-dependent one, cached by bounds and size so that equal slices have the same length."""
-    given = (item.start, item.stop, item.step, size)
-    key = tuple(text(from_torch(v)) if isinstance(v, torch.SymInt) else v for v in given)
-    if vm.control.branching or vm.control.decided or any(type(v) is TraceTensor for v in given):
+    bounds = (item.start, item.stop, item.step, size)
+    key = tuple(text(from_torch(v)) if isinstance(v, torch.SymInt) else v for v in bounds)
+    if vm.control.branching or vm.control.decided or any(type(v) is TraceTensor for v in bounds):
         return _known(vm, size, item)
     if key not in vm.control.slices:
         vm.control.slices[key] = _known(vm, size, item)
@@ -151,12 +151,12 @@ def _is_whole(value: object) -> bool:
 def _bound(vm: Interpreter, value: Any, size: Any) -> object:
     """A slice's bound, clamped to 0 ... `size`; a tensor without dimensions if it is data-dependent."""
     if type(value) is not TraceTensor:
-        number, whole = from_torch(value), from_torch(size)
+        number, length = from_torch(value), from_torch(size)
         if not is_unbacked(number):
             value = value + size if value < 0 else value
             return 0 if value < 0 else size if value > size else value
-        owner = (number if isinstance(number, Size) else whole).owner
-        if owner.prove("<", number, 0) is False and owner.prove("<", whole, number) is False:
+        owner = (number if isinstance(number, Size) else length).owner
+        if owner.prove("<", number, 0) is False and owner.prove("<", length, number) is False:
             return to_torch(number)
     run, scalar = vm.tensors.run, _scalar(vm, value)
     negative = run(torch.lt, (scalar, 0), {})

@@ -299,7 +299,7 @@ def rebuild_unknown_text(r: Rebuild, value: UnknownText) -> str:
 @REBUILD(PhiValue)
 def rebuild_phi_value(r: Rebuild, value: PhiValue) -> str:
     """The expression for a phi value: a conditional expression on the condition, which the graph computes."""
-    true, false = ((value.given if type(arm) is TraceTensor else arm) for arm in (value.true, value.false))
+    true, false = ((value.tensor_output if type(arm) is TraceTensor else arm) for arm in (value.true, value.false))
     if not all(map(_can_be_phi, (true, false))):
         value.read()
     if true is NULL or false is NULL:  # an absent item: code written for the container deletes it

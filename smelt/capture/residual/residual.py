@@ -296,18 +296,18 @@ class Writer:
                 self.value(call.value)
             return
         assert isinstance(call, Deferred)
-        given = self.value.arguments(call.args, call.kwargs)
+        text = self.value.arguments(call.args, call.kwargs)
         fn = self.value(call.fn)
         if isinstance(call, DeferredWarning):
-            given = self._warning(call)
+            text = self._warning(call)
         if call.at is not None:
             code, helper = call.at.code, self.value.constant(called_at, "called_at")
-            given = ", ".join(filter(None, [fn, given]))
+            text = ", ".join(filter(None, [fn, text]))
             fn = f"{helper}({quoted(code.co_filename)}, {quoted(code.co_name)}, {call.at.line})"
         if call.handled is not self.vm.python.outer_error:  # the outer error is handled while the residual runs
-            given = ", ".join(filter(None, [self.value(call.handled), fn, given]))
+            text = ", ".join(filter(None, [self.value(call.handled), fn, text]))
             fn = self.value.constant(native.call_handling, "call_handling")
-        self.lines.append(f"{fn}({given})")
+        self.lines.append(f"{fn}({text})")
 
     def _warning(self, call: DeferredWarning) -> str:
         """The text of the arguments of `warnings.warn_explicit` for a deferred warning."""
@@ -707,13 +707,13 @@ class Writer:
             point, resume = self.value.constant(begin, "begin"), self.value.constant(native.resume, "resume")
             return f"{quiet}({resume}, {point}, {scope}, {function}, [{slots}], [{stack}])"
         count, named = code.co_argcount, code.co_kwonlyargcount
-        given = self.slots[:count]
+        positional = self.slots[:count]
         rest = self.slots[count + named :]
         if code.co_flags & inspect.CO_VARARGS:
-            given.append(f"*{rest.pop(0)}")
+            positional.append(f"*{rest.pop(0)}")
         names = code.co_varnames[count : count + named]
         keywords = zip(names, self.slots[count : count + named], strict=True)
-        text = arguments([function, *given], keywords)
+        text = arguments([function, *positional], keywords)
         if code.co_flags & inspect.CO_VARKEYWORDS:
             text += f", **{rest.pop(0)}"
         return f"{quiet}({text})"
@@ -723,8 +723,8 @@ def _writes_on_gpu(tensors: Tensors) -> bool:
     """Whether all inputs that the graph writes to are on a GPU, so that they can no longer be read if its context is
     lost.
     """
-    written = [given for given in tensors.inputs if tensors.is_written(given)]
-    return bool(written) and all(on_gpu(given.tensor.device) for given in written)
+    written = [entry for entry in tensors.inputs if tensors.is_written(entry)]
+    return bool(written) and all(on_gpu(entry.tensor.device) for entry in written)
 
 
 def _indented(lines: Iterable[str]) -> list[str]:
@@ -756,15 +756,15 @@ def _arguments(inputs: list[Input], all_fetched: bool) -> str:
     if all(i.source.kind != PROLOGUE for i in inputs):
         return "*_f" if all_fetched else f"*_f[:{len(inputs)}]"
     arguments, start, count = [], 0, 0
-    for given in [*inputs, None]:
-        if given is not None and given.source.kind != PROLOGUE:
+    for entry in [*inputs, None]:
+        if entry is not None and entry.source.kind != PROLOGUE:
             count += 1
             continue
         if count > start:
             arguments.append(f"*_f[{start}:{count}]")
             start = count
-        if given is not None:
-            arguments.append(given.source.text)
+        if entry is not None:
+            arguments.append(entry.source.text)
     return ", ".join(arguments)
 
 

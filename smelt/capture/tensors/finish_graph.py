@@ -64,8 +64,8 @@ def _roots_of_views(tensors: Tensors, outputs: Sequence[TraceTensor]) -> list[Tr
     """Roots of results that are views, if the program has read a storage offset in them; as outputs the roots keep
     their layout.
     """
-    shown, given = {id(t.storage_view.storage) for t in outputs}, {id(t) for t in outputs}
-    return [whole for key, whole in tensors.kept_roots.items() if key in shown and id(whole) not in given]
+    shown, returned = {id(t.storage_view.storage) for t in outputs}, {id(t) for t in outputs}
+    return [root for key, root in tensors.kept_roots.items() if key in shown and id(root) not in returned]
 
 
 def _makes_inputs_require_grad(tensors: Tensors, inputs: Sequence[Input]) -> bool:
@@ -98,29 +98,29 @@ def _require_separate_memory(tensors: Tensors, inputs: list[Input]) -> None:
     """
     tensors_given = (i for i in inputs if i.source.kind != PROLOGUE and isinstance(i.tensor, torch.Tensor))
     real = [i for i in tensors_given if not is_opaque(i.tensor)]
-    given, members = _by_owner(real)
+    arguments, members = _by_owner(real)
     written = [i for i in real if id(tensors.traced[id(i.tensor)].storage_view.storage) in tensors.writers]
     written_members = _by_owner(written)[1]
     if written_members:
         _check_members(members, written_members)
-    if not written or not given:
+    if not written or not arguments:
         return
-    _require_views_in_place(tensors, given)
+    _require_views_in_place(tensors, arguments)
     # Members that share memory are views of one another permanently. An argument may alias a member at some later call.
     for beside in disjoint_groups(written_members if len(written_members) == len(written) else members) or [[]]:
-        group = [*given, *beside]
+        group = [*arguments, *beside]
         if len(group) < 2:
             continue
         _require_no_overlap(tensors, group)
 
 
-def _require_views_in_place(tensors: Tensors, given: Sequence[Input]) -> None:
+def _require_views_in_place(tensors: Tensors, arguments: Sequence[Input]) -> None:
     """Require that views among the arguments share their bases' memory: a write to either changes the history of both.
 
     Raises:
         Break: a view was assigned other memory (`.data`), which the graph would treat as another tensor.
     """
-    views = [i for i in given if i.tensor.requires_grad and is_view(i.tensor)]
+    views = [i for i in arguments if i.tensor.requires_grad and is_view(i.tensor)]
     if not views:
         return
     if not show_their_bases(*(i.tensor for i in views)):

@@ -31,7 +31,7 @@ class NumberNodes:
         self._append, self._shown = append, shown
         self._nodes: dict[str, fx.Node] = {}
 
-    def given(self, number: Size | Real, node: fx.Node) -> None:
+    def add_input(self, number: Size | Real, node: fx.Node) -> None:
         """Note that the input `node` gives this number."""
         self._nodes[_key(number)] = node
 

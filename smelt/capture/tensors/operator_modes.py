@@ -96,8 +96,8 @@ def enter_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 @special(vars(torch.device)["__exit__"])
 def leave_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """Captured form of leaving `with torch.device(...)`."""
-    given = (args[0], None, None, None)  # torch ignores the exception's arguments
-    vm.ambient.switch_device(torch.device.__exit__, given)
+    exit_args = (args[0], None, None, None)  # torch ignores the exception's arguments
+    vm.ambient.switch_device(torch.device.__exit__, exit_args)
 
 
 @special(torch.set_default_device)

@@ -217,13 +217,13 @@ class Speculation:
         return self._input(node).source.kind != native.MODULE_MEMBER and _is_floating(node)
 
     def _check_input(self, node: fx.Node) -> None:
-        given = self._input(node)
-        tensor = given.tensor
+        entry = self._input(node)
+        tensor = entry.tensor
         if self._is_data(node) and tensor.numel() > MAX_FLOAT_INPUT_ELEMENTS:
             raise CannotAssume
         if type(tensor) is not torch.Tensor and not isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)):
             raise CannotAssume
-        if alias_was_written(self.tensors.vm, tensor, given.source):
+        if alias_was_written(self.tensors.vm, tensor, entry.source):
             raise CannotAssume
 
     def _input(self, node: fx.Node) -> Input:
@@ -268,8 +268,8 @@ class Speculation:
         def blanks(*of: Any) -> fx.Node:
             return graph.call_function(blank, of)
 
-        for given in inputs:
-            copies[given.node] = graph.placeholder(given.node.name)
+        for entry in inputs:
+            copies[entry.node] = graph.placeholder(entry.node.name)
         by_node: dict[fx.Node, list[AssumedValue]] = {}
         for each in self._assumed.values():
             by_node.setdefault(each.after, []).append(each)
@@ -285,7 +285,7 @@ class Speculation:
                 answers.append((graph.call_function(each.question, (copies[each.node],)), each.found))
         graph.output(tuple(answer for answer, _ in answers))
         check = ValuesHold(CapturedGraph({}, graph), tuple(found for _, found in answers))
-        self.tensors.vm.guards.python(check, [given.source for given in inputs])
+        self.tensors.vm.guards.python(check, [entry.source for entry in inputs])
 
 
 class ValuesHold:

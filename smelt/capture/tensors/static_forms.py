@@ -147,18 +147,18 @@ def _index(vm: Interpreter, key: object) -> tuple[object, ...] | None:
     """The index with masks replaced by index tensors, and 0-dimensional tensors by numbers; None if a mask is unknown
     or nothing is replaced.
     """
-    given = _items(key)
-    whole: list[Any] = []
-    for item in _numbers(vm, given) if isinstance(key, (slice, tuple)) else given:
+    items = _items(key)
+    folded_items: list[Any] = []
+    for item in _numbers(vm, items) if isinstance(key, (slice, tuple)) else items:
         if type(item) is TraceTensor and item.dtype in (torch.bool, torch.uint8):
             known = _indices(vm, item)
             if known is None:
                 return None
-            whole.extend(known)
+            folded_items.extend(known)
         else:
-            whole.append(item)
-    same = len(whole) == len(given) and all(map(operator.is_, whole, given))
-    return None if same else tuple(whole)
+            folded_items.append(item)
+    same = len(folded_items) == len(items) and all(map(operator.is_, folded_items, items))
+    return None if same else tuple(folded_items)
 
 
 def _nonzero(vm: Interpreter, tensor: TraceTensor, *, as_tuple: bool = False) -> object:

@@ -72,9 +72,9 @@ def view_as_complex(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Captured form of `torch.view_as_complex(x)`, which refuses a storage offset of x that is an odd number of
     elements.
     """
-    for given in (*args, *kwargs.values()):
-        if type(given) is TraceTensor:
-            require_aligned_offset(vm, given, 2 * given.itemsize)
+    for arg in (*args, *kwargs.values()):
+        if type(arg) is TraceTensor:
+            require_aligned_offset(vm, arg, 2 * arg.itemsize)
     return vm.tensors.run(torch.view_as_complex, tuple(map(vm.effects.plain, args)), kwargs)
 
 
@@ -102,13 +102,13 @@ def require_aligned_offset(vm: Interpreter, tensor: TraceTensor, size: int) -> N
     For an input, a guard requires that the offset stays a multiple if it is one now, and otherwise that it stays the
     same.
     """
-    whole = _root_tensor(vm, tensor)
-    if whole is None:
+    base = _root_tensor(vm, tensor)
+    if base is None:
         return
-    real, source = vm.tensors.real.get(id(whole)), vm.sources.get(id(whole))
+    real, source = vm.tensors.real.get(id(base)), vm.sources.get(id(base))
     begins = BeginsAtMultiple(size)
     at = tensor.storage_view.layout.offset
-    if real is not None and source is not None and begins(real) and same(whole.storage_view.layout.offset, 0):
+    if real is not None and source is not None and begins(real) and same(base.storage_view.layout.offset, 0):
         vm.guards.python(begins, [source])
     elif source is not None:
         at = from_torch(storage_offset(vm, tensor))
@@ -121,9 +121,9 @@ def relative_to_input(
     vm: Interpreter, input: TraceTensor, size: object, stride: object, storage_offset: int | None = None
 ) -> tuple[Args, Kwargs]:
     """The arguments of `as_strided`, with an offset that counts from the graph's input and not from its storage."""
-    whole = None if storage_offset is None else _root_tensor(vm, input)
-    if storage_offset is not None and whole is not None and id(whole) in vm.sources:
-        storage_offset -= _input_offset(vm, whole, input)
+    base = None if storage_offset is None else _root_tensor(vm, input)
+    if storage_offset is not None and base is not None and id(base) in vm.sources:
+        storage_offset -= _input_offset(vm, base, input)
         if storage_offset < 0:
             raise Break("as_strided() that reaches before its argument", _ONLY_INPUTS)
     _require_in_bounds(vm, input, size, stride, storage_offset)
@@ -138,13 +138,13 @@ def _root_tensor(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
     return next((made for _, made in vm.tensors.made_tensors() if made.storage_view is root), None)
 
 
-def _input_offset(vm: Interpreter, whole: TraceTensor, view: TraceTensor) -> Any:
+def _input_offset(vm: Interpreter, base: TraceTensor, view: TraceTensor) -> Any:
     """The storage offset of an input, in elements of `view`, a view of it that may have another dtype.
 
     The graph counts its own offsets from there.
     """
-    begin = storage_offset(vm, whole) - to_torch(whole.storage_view.layout.offset)
-    return begin if whole.itemsize == view.itemsize else begin * whole.itemsize // view.itemsize
+    begin = storage_offset(vm, base) - to_torch(base.storage_view.layout.offset)
+    return begin if base.itemsize == view.itemsize else begin * base.itemsize // view.itemsize
 
 
 _ONLY_INPUTS = "a graph reads no memory beside its inputs"
@@ -159,8 +159,8 @@ def _require_in_bounds(vm: Interpreter, input: TraceTensor, size: Any, stride: A
     size, stride, first = from_torch((tuple(size), tuple(stride), first))
     if any(type(n) is not Size and (type(n) is not int or n < 0) for n in (*size, *stride, first)):
         return
-    whole = _readable_view(input, root)
-    val, at = whole.layout.val, first - whole.layout.offset
+    readable = _readable_view(input, root)
+    val, at = readable.layout.val, first - readable.layout.offset
     if any(same(n, 0) for n in size):
         return
     if is_dense(val.shape, val.stride):  # the comparison of symbolic sizes becomes a guard, as in tracing
@@ -187,12 +187,12 @@ def storage_offset(vm: Interpreter, tensor: TraceTensor) -> object:
     """
     real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
     if real is None or source is None:
-        whole = _root_tensor(vm, tensor)
-        if whole is None:
+        base = _root_tensor(vm, tensor)
+        if base is None:
             raise Break("storage_offset() of a tensor that the graph makes", "compiled code lays it out as it likes")
         begin = to_torch(tensor.storage_view.layout.offset)
-        if id(whole) in vm.sources:
-            return begin + _input_offset(vm, whole, tensor)
-        vm.tensors.kept_roots[id(whole.storage_view.storage)] = whole
+        if id(base) in vm.sources:
+            return begin + _input_offset(vm, base, tensor)
+        vm.tensors.kept_roots[id(base.storage_view.storage)] = base
         return begin
     return vm.external(real.storage_offset(), sources.called(source, torch.Tensor.storage_offset, "offset"))

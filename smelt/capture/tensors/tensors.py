@@ -194,10 +194,10 @@ class Tensors:
         self.vm.guards.check(source, native.TYPE_IS, type(value))
         node = self._placeholder(source, size)
         self.inputs.append(Input(value, source, node))
-        self.number_node.given(size, node)
+        self.number_node.add_input(size, node)
         return to_torch(size)
 
-    def given(self, value: object, source: Source) -> fx.Node:
+    def object_input(self, value: object, source: Source) -> fx.Node:
         """The placeholder of an object that is not a tensor, for a node that takes the object unchanged."""
         known = next((each.node for each in self.inputs if each.tensor is value), None)
         if known is None:
@@ -247,8 +247,8 @@ class Tensors:
     def _shown(self, number: Symbol | Real) -> tuple[str, tuple[object, ...]]:
         if number.origin is not None:
             return self.reads.shown(number)
-        whole, source = self.vm.sizes.origin(number)
-        return "size", (next(i.node for i in self.inputs if i.source is whole), source.key)
+        container, source = self.vm.sizes.origin(number)
+        return "size", (next(i.node for i in self.inputs if i.source is container), source.key)
 
     def own(self, tensor: TraceTensor, node: fx.Node) -> None:
         """Note that `node` makes `tensor`."""
@@ -386,7 +386,7 @@ class Tensors:
         self.reads.record(node, new, out)
         if isinstance(out, SYMBOLIC) and len(new) == 1:
             node.meta["val"] = new[0][0]
-            self.number_node.given(new[0][0], node)
+            self.number_node.add_input(new[0][0], node)
         return out
 
     def check(self, fact: Assumed, text: str, error: str) -> None:
@@ -579,9 +579,9 @@ class Tensors:
         """Whether the graph writes to memory that existed before it."""
         return any(id(tensor.storage_view.storage) in self.writers for tensor in self.traced.values())
 
-    def is_written(self, given: Input) -> bool:
+    def is_written(self, entry: Input) -> bool:
         """Whether the graph writes to an input that the prologue does not make."""
-        traced = self.traced.get(id(given.tensor))
+        traced = self.traced.get(id(entry.tensor))
         return traced is not None and id(traced.storage_view.storage) in self.writers
 
     def argument(self, value: Any) -> Any:

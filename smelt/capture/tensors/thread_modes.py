@@ -59,12 +59,12 @@ def refuse_open(vm: Interpreter) -> None:
         raise Restart(first.step, stop)
 
 
-def _open(vm: Interpreter, owner: object, name: str, target: EagerBoundary, given: Sequence[object]) -> None:
+def _open(vm: Interpreter, owner: object, name: str, target: EagerBoundary, nonconstant: Sequence[object]) -> None:
     refuse_nested_cut(vm, name)
     token = Entered()
     if isinstance(target, EnterInference):
         vm.ambient.begin_enclosing_grad_mode(vm.tensors.graph, not target.mode)
-    vm.tensors.note(token, (), False, target, tuple(given), {})
+    vm.tensors.note(token, (), False, target, tuple(nonconstant), {})
     if not isinstance(target, EnterInference):
         vm.ambient.begin_enclosing_mode()
     _push(vm, owner, name, token)
@@ -152,8 +152,8 @@ def enter_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
         raise UserError(RuntimeError(message))
     hooks = [_hook_argument(vm, vm.load_attr(args[0], name)) for name in ("pack_hook", "unpack_hook")]
     fixed = tuple(hook if isinstance(hook, types.FunctionType) else None for hook in hooks)
-    given = [hook for hook, known in zip(hooks, fixed, strict=True) if known is None]
-    _open(vm, args[0], "saved_tensors_hooks", EnterSavedHooks(fixed), given)
+    nonconstant = [hook for hook, known in zip(hooks, fixed, strict=True) if known is None]
+    _open(vm, args[0], "saved_tensors_hooks", EnterSavedHooks(fixed), nonconstant)
 
 
 @special(saved_tensors_hooks.__exit__)
@@ -170,7 +170,7 @@ def _hook_argument(vm: Interpreter, hook: object) -> object:
     """
     source = vm.source_of(hook)
     if source is not None:
-        return vm.tensors.given(hook, source)
+        return vm.tensors.object_input(hook, source)
     if isinstance(hook, types.FunctionType):
         if id(hook) not in vm.python.created or hook.__module__ == saved_tensors_hooks.__module__:
             return hook  # guarded by identity; the functions of save_on_cpu refer to the arguments of its constructor

@@ -215,8 +215,8 @@ class Runner:
             if tensor.storage_view is not view and id(tensor) in self.vm.sources:
                 tensor.move_to(TraceTensor(view))
                 raise Break(f"out= of {name} is an argument that gets another shape", _INPUTS)
-        given = _trace_tensors(result)
-        same = len(given) == len(outs) and all(a is b for a, b in zip(given, outs, strict=True))
+        returned = _trace_tensors(result)
+        same = len(returned) == len(outs) and all(a is b for a, b in zip(returned, outs, strict=True))
         written = any(
             view.storage.version != count or tensor.storage_view is not view and tensor.storage_view.storage.version
             for tensor, (view, count) in zip(outs, before, strict=True)

@@ -28,8 +28,8 @@ BLANK = Blank()
 
 def fill(leaves: Sequence[object], values: Sequence[object]) -> list[object]:
     """The leaves, with the values in place of the blanks."""
-    given = iter(values)
-    return [next(given) if leaf is BLANK else leaf for leaf in leaves]
+    operands = iter(values)
+    return [next(operands) if leaf is BLANK else leaf for leaf in leaves]
 
 
 class Body:
@@ -50,8 +50,8 @@ class Body:
         self.graph, self.new, self.outside, self.leaves, self.spec = graph, new, outside, leaves, spec
 
     def __call__(self, args: object, kwargs: object, outside: Sequence[object]) -> Any:
-        given = tree_flatten((args, kwargs))[0]
-        results = self.graph(*(given[i] for i in self.new), *outside[self.outside])
+        operands = tree_flatten((args, kwargs))[0]
+        results = self.graph(*(operands[i] for i in self.new), *outside[self.outside])
         return tree_unflatten(fill(self.leaves, results), self.spec)
 
 
@@ -77,17 +77,17 @@ class TransformCall:
         self.bodies: list[Body] = []
         self.result: TreeSpec | None = None
 
-    def __call__(self, given: Sequence[object], outside: Sequence[object]) -> list[Any]:
+    def __call__(self, operands: Sequence[object], outside: Sequence[object]) -> list[Any]:
         bodies = itertools.cycle(self.bodies)
 
         def function(*args: object, **kwargs: object) -> Any:
             return next(bodies)(args, kwargs, outside)
 
-        return self.run(function, given)
+        return self.run(function, operands)
 
-    def run(self, function: Callable[..., object], given: Sequence[object]) -> list[Any]:
+    def run(self, function: Callable[..., object], operands: Sequence[object]) -> list[Any]:
         """The flat results of the transformed `function`."""
-        args, kwargs = tree_unflatten(fill(self.leaves, given), self.spec)
+        args, kwargs = tree_unflatten(fill(self.leaves, operands), self.spec)
         leaves, self.result = tree_flatten(self.transform(function)(*args, **kwargs))
         return leaves
 
@@ -117,8 +117,8 @@ class PullbackCall:
         self.__module__ = __name__
         self.result: TreeSpec | None = None
 
-    def __call__(self, pullback: Pullback, given: Sequence[object]) -> list[Any]:
-        args, kwargs = tree_unflatten(fill(self.leaves, given), self.spec)
+    def __call__(self, pullback: Pullback, operands: Sequence[object]) -> list[Any]:
+        args, kwargs = tree_unflatten(fill(self.leaves, operands), self.spec)
         leaves, self.result = tree_flatten(pullback.run(*args, **kwargs))
         return leaves
 

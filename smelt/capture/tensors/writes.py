@@ -50,12 +50,12 @@ def check_refused_write(vm: Interpreter, owners: Iterable[tuple[torch.Tensor, So
     Raises:
         Break: the arguments share memory.
     """
-    given = [(tensor, source) for tensor, source in owners if source.kind != PROLOGUE]
-    if len(given) < 2:
+    inputs = [(tensor, source) for tensor, source in owners if source.kind != PROLOGUE]
+    if len(inputs) < 2:
         return
-    if not share_no_memory(*(tensor for tensor, _ in given)):
+    if not share_no_memory(*(tensor for tensor, _ in inputs)):
         raise Break("a write to an argument that shares memory with another one is refused", "eager raises an error")
-    vm.guards.python(share_no_memory, [source for _, source in given], native.SHORT_DISJOINT)
+    vm.guards.python(share_no_memory, [source for _, source in inputs], native.SHORT_DISJOINT)
 
 
 def alias_was_written(vm: Interpreter, tensor: torch.Tensor, source: Source) -> bool:

@@ -69,7 +69,7 @@ class _Numbers(NumberNodes):
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
 
-    def given(self, number: Size | Real, node: fx.Node) -> None:
+    def add_input(self, number: Size | Real, node: fx.Node) -> None:
         """Ignore an input that gives the number: the number gets a separate placeholder."""
 
     def __call__(self, number: object) -> object:
@@ -96,15 +96,15 @@ def guard_reads(
     sibling = vm.sibling()
     sibling.tensors.number_node = _Numbers(sibling.tensors.graph)
     vm.keep(sibling)
-    given = tuple(_placeholder_like(sibling, arg) if type(arg) is TraceTensor else arg for arg in args)
+    operands = tuple(_placeholder_like(sibling, arg) if type(arg) is TraceTensor else arg for arg in args)
     before: list[Check] = []
     after: list[Check] = []
     seen: set[tuple[int, str]] = set()
     try:
         with _collecting(sibling, before):
-            outputs, ctx = _forward(sibling, cls, given)
+            outputs, ctx = _forward(sibling, cls, operands)
         if len(outputs) > 1:
-            _refuse_written_views(vm, cls, ctx, dict(zip(map(id, given), args, strict=True)))
+            _refuse_written_views(vm, cls, ctx, dict(zip(map(id, operands), args, strict=True)))
         reads_class = _reads_of_class(sibling)
         if any(ctx.needs_input_grad):
             seen = _forget_reads(sibling)
@@ -231,31 +231,31 @@ def _placeholder_like(sibling: Interpreter, tensor: torch.Tensor) -> TraceTensor
 
 
 def _forward(
-    sibling: Interpreter, cls: type[torch.autograd.Function], given: Args
+    sibling: Interpreter, cls: type[torch.autograd.Function], operands: Args
 ) -> tuple[tuple[object, ...], Context]:
     needed = torch.is_grad_enabled()
-    ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad and needed for a in given))
+    ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad and needed for a in operands))
     sibling.ambient.switch(torch_c.set_grad_enabled, (False,), {})
-    out, ctx = call_forward(sibling, cls, ctx, given)
+    out, ctx = call_forward(sibling, cls, ctx, operands)
     return (tuple(out) if isinstance(out, (tuple, list)) else (out,)), ctx
 
 
 def call_forward(
-    vm: Interpreter, cls: type[torch.autograd.Function], ctx: Context, given: Args
+    vm: Interpreter, cls: type[torch.autograd.Function], ctx: Context, operands: Args
 ) -> tuple[object, Context]:
     """The result of a Function's `forward`, and the context that it (or `setup_context`) filled."""
     if cls.setup_context is torch.autograd.Function.setup_context:
-        ctx.count = len(given)
-        return vm.call(vm.load_attr(cls, "forward"), (ctx, *given), {}), ctx
+        ctx.count = len(operands)
+        return vm.call(vm.load_attr(cls, "forward"), (ctx, *operands), {}), ctx
     try:
-        bound = inspect.signature(cls.forward).bind(*given)
+        bound = inspect.signature(cls.forward).bind(*operands)
         bound.apply_defaults()
-        given = bound.args  # the form in which PyTorch passes the arguments
+        operands = bound.args  # the form in which PyTorch passes the arguments
     except TypeError:
         pass  # the call raises the error
-    ctx.count = len(given)
-    out = vm.call(vm.load_attr(cls, "forward"), given, {})
-    vm.call(vm.load_attr(cls, "setup_context"), (ctx, given, out), {})
+    ctx.count = len(operands)
+    out = vm.call(vm.load_attr(cls, "forward"), operands, {})
+    vm.call(vm.load_attr(cls, "setup_context"), (ctx, operands, out), {})
     return out, ctx
 
 
@@ -268,12 +268,12 @@ def _backward(sibling: Interpreter, cls: type[torch.autograd.Function], ctx: Con
         floating = type(out) is TraceTensor and (out.is_floating_point() or out.is_complex())
         grads.append(_placeholder_like(sibling, out.detach()) if floating and id(out) not in constant else None)
     found = sibling.call(sibling.load_attr(cls, "backward"), (ctx, *grads), {})
-    given = found if isinstance(found, tuple) else (found,)
+    gradients = found if isinstance(found, tuple) else (found,)
     if not ctx.materialize_grads:
         for some in _with_absent(grads):  # with absent gradients the backward may read other values, or raise
             with suppress(UserError):
                 sibling.call(sibling.load_attr(cls, "backward"), (ctx, *some), {})
-    if len(given) < ctx.count or any(each is not None for each in given[ctx.count :]):
+    if len(gradients) < ctx.count or any(each is not None for each in gradients[ctx.count :]):
         raise Break(
             f"{cls.__name__}.apply", "its backward gives another number of gradients, which is an error of its own"
         )

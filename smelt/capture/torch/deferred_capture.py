@@ -18,17 +18,17 @@ def captured_later(session: object, fn: Callable[..., object]) -> Callable[..., 
 def run_in_steps(generator: Generator[Any, Any, Any], session: object) -> Generator[object, object, object]:
     """A generator that runs `generator` (PEP 380) and makes each step inside a compiled call of `session`."""
     send, throw, close = generator.send, generator.throw, generator.close
-    step, given = send, None
+    step, sent = send, None
     try:
         while True:
-            value = native.call(step, (given,), None, session)
+            value = native.call(step, (sent,), None, session)
             try:
-                step, given = send, (yield value)
+                step, sent = send, (yield value)
             except GeneratorExit:
                 native.call(close, (), None, session)
                 raise
             except BaseException as error:
-                step, given = throw, error
+                step, sent = throw, error
     except StopIteration as stop:
         return stop.value
 

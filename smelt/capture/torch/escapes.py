@@ -25,7 +25,7 @@ def disable(fn: Any = None, recursive: bool = True, reason: str | None = None) -
         reason: a text that `explain` shows.
     """
     if fn is None:
-        return lambda given: disable(given, recursive, reason)
+        return lambda function: disable(function, recursive, reason)
 
     @functools.wraps(fn)
     def disabled(*args: object, **kwargs: object) -> object:

@@ -86,16 +86,16 @@ def apply_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         raise Break(f"{cls.__name__}.apply", f"its forward does not run on tensors without values: {raised}") from None
 
 
-def _without_derivative(vm: Interpreter, cls: type[torch.autograd.Function], given: Args) -> object:
+def _without_derivative(vm: Interpreter, cls: type[torch.autograd.Function], operands: Args) -> object:
     """Call a Function without gradients: its `forward` is inlined.
 
     Raises:
         Break: `forward` returns one of its arguments, for which PyTorch would make a new tensor object.
     """
-    ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad for a in given))
-    out, _ = call_forward(vm, cls, ctx, given)
+    ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad for a in operands))
+    out, _ = call_forward(vm, cls, ctx, operands)
     results = out if isinstance(out, (tuple, list)) else (out,)
-    if any(type(result) is TraceTensor and any(result is a for a in given) for result in results):
+    if any(type(result) is TraceTensor and any(result is a for a in operands) for result in results):
         raise Break(f"{cls.__name__}.apply", "it gives an argument back, of which PyTorch makes another tensor")
     return out
 

@@ -106,10 +106,10 @@ class _UndoneRegion:
             node = node.next
         written = [key for key, writers in tensors.writers.items() if not nodes.isdisjoint(writers)]
         older = [t for node, t in tensors.made_tensors() if node not in nodes or node.op == "placeholder"]
-        whole = {id(t.storage_view.storage): t for t in reversed(older) if t.storage_view.parent is None}
-        if any(id(t.storage_view.storage) in written and id(t.storage_view.storage) not in whole for t in older):
+        roots = {id(t.storage_view.storage): t for t in reversed(older) if t.storage_view.parent is None}
+        if any(id(t.storage_view.storage) in written and id(t.storage_view.storage) not in roots for t in older):
             raise CannotUndo("it writes to part of a tensor")
-        return [whole[key] for key in written if key in whole]
+        return [roots[key] for key in written if key in roots]
 
     def _select_old_or_new(self, tensor: TraceTensor) -> None:
         tensors, condition = self.vm.tensors, self.condition

@@ -183,11 +183,11 @@ def _enter_boundary(vm: Interpreter, module: nn.Module, args: Args) -> tuple[obj
     if not positions and not torch.is_grad_enabled():
         return None, args
     refuse_nested_cut(vm, "a module with backward hooks")
-    given = vm.tensors.given(module, vm.sources[id(module)])
+    owner = vm.tensors.object_input(module, vm.sources[id(module)])
     around = Around()
     seen = _through(vm, [args[i] for i in positions])
     vm.tensors.note(
-        (around, *seen), (), False, BeforeForward(len(args), positions), (given, *(args[i] for i in positions)), {}
+        (around, *seen), (), False, BeforeForward(len(args), positions), (owner, *(args[i] for i in positions)), {}
     )
     return around, _replaced(args, positions, seen)
 

@@ -34,9 +34,9 @@ def record_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Captured form of a profiler region, which is opened around the whole graph, since compiled operations are
     fused.
     """
-    given = dict(zip(("name", "args"), args, strict=False)) | kwargs
-    name, more = given.get("name"), given.get("args")
-    if len(given) != len(args) + len(kwargs) or not given.keys() <= {"name", "args"}:
+    named = dict(zip(("name", "args"), args, strict=False)) | kwargs
+    name, more = named.get("name"), named.get("args")
+    if len(named) != len(args) + len(kwargs) or not named.keys() <= {"name", "args"}:
         raise Break("a region of the profiler with other arguments", "PyTorch refuses them", "record_function(name)")
     if not _is_named(name) or more is not None and not _is_named(more):
         raise Break("a region of the profiler with a name that is no text", "PyTorch refuses it", "name it by a str")

@@ -209,7 +209,7 @@ def is_made(leaf: object) -> bool:
     return type(leaf) in TRACED or isinstance(leaf, (torch.SymInt, torch.SymFloat))
 
 
-def capture_call(vm: Interpreter, region: TransformCall, function: object, given: list[object]) -> list[object]:
+def capture_call(vm: Interpreter, region: TransformCall, function: object, operands: list[object]) -> list[object]:
     """Run a transformed call of the program and record it as a node; returns its flat results."""
     tensors = vm.tensors
     vm.work += 1
@@ -220,19 +220,19 @@ def capture_call(vm: Interpreter, region: TransformCall, function: object, given
 
     named.__name__ = getattr(function, "__name__", type(function).__name__)
     try:
-        out, written = tensors.runner.attempt(region.run, (named, given), {})
+        out, written = tensors.runner.attempt(region.run, (named, operands), {})
     except ValuesNeededError as needed:
         raise needed.to_break() from None
     written += capturing.written
-    results: list[Any] = tensors.note(out, written, capturing.drew, region, (given, capturing.outside), {})
+    results: list[Any] = tensors.note(out, written, capturing.drew, region, (operands, capturing.outside), {})
     if vm.ambient.inference:
-        _note_inference(tensors, results, [*given, *capturing.outside])
+        _note_inference(tensors, results, [*operands, *capturing.outside])
     return results
 
 
-def _note_inference(tensors: interface.Tensors, results: list[object], given: list[object]) -> None:
+def _note_inference(tensors: interface.Tensors, results: list[object], operands: list[object]) -> None:
     """Mark results as tensors of inference mode: their memory may belong to an inner tensor, which was not marked."""
-    known = {id(each.storage_view.storage) for each in given if type(each) is TraceTensor}
+    known = {id(each.storage_view.storage) for each in operands if type(each) is TraceTensor}
     for each in results:
         if type(each) is TraceTensor and id(each.storage_view.storage) not in known:
             tensors.inference.note(each)

@@ -47,10 +47,10 @@ def transformed(
     vm: Interpreter, name: str, transform: Transform, function: object, args: Args, kwargs: Kwargs
 ) -> object:
     """`transform(function)(*args, **kwargs)` as one node."""
-    leaves, spec, given = _flat(vm, args, kwargs)
+    leaves, spec, traced = _flat(vm, args, kwargs)
     name = f"{name}_of_{getattr(function, '__name__', type(function).__name__)}"
     region = TransformCall(_NO_NAME.sub("_", name), transform, leaves, spec)
-    out = capture_call(vm, region, function, given)
+    out = capture_call(vm, region, function, traced)
     for each in out:
         if type(each) is Pullback:
             each.born = vm.step
@@ -71,17 +71,17 @@ def _flat(vm: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[object], Tr
 
     plain = vm.effects.plain
     flat, spec = user(tree_flatten, (tuple(map(plain, args)), {k: plain(v) for k, v in kwargs.items()}), foreign)
-    given = [leaf for leaf in flat if is_made(leaf)]
-    return [BLANK if is_made(leaf) else leaf for leaf in flat], spec, given
+    traced = [leaf for leaf in flat if is_made(leaf)]
+    return [BLANK if is_made(leaf) else leaf for leaf in flat], spec, traced
 
 
 @CALL(Pullback)
 def call_pullback(vm: Interpreter, pullback: Pullback, args: Args, kwargs: Kwargs) -> object:
     """Call the pullback that `torch.func.vjp` returned."""
-    leaves, spec, given = _flat(vm, args, kwargs)
+    leaves, spec, traced = _flat(vm, args, kwargs)
     target = PullbackCall(leaves, spec, pullback.born)
     with outside_inference(vm):
-        out = vm.tensors.run(target, (pullback, given), {})
+        out = vm.tensors.run(target, (pullback, traced), {})
     assert target.result is not None
     return tree_unflatten(out, target.result)
 
@@ -114,7 +114,7 @@ def _maker(make: Callable[..., Any]) -> None:
         function = options.pop("func")
         options.pop("eager_transforms", None)  # a module that the function imports, not an option
         with nullcontext() if make is torch.func.vmap else outside_inference(vm):
-            return transformed(vm, make.__name__, lambda given: make(given, **options), function, args, kwargs)
+            return transformed(vm, make.__name__, lambda body: make(body, **options), function, args, kwargs)
 
     special(make)(made)
     TRANSFORMED[id(code)] = called

@@ -84,18 +84,18 @@ class _Walk:
     def stores(self, call: ast.Call) -> frozenset[str]:
         """The parameters that a call writes through."""
         kind, callee = self.meaning(call.func)
-        given = [*call.args, *(k.value for k in call.keywords)]
+        operands = [*call.args, *(k.value for k in call.keywords)]
         if kind in ("read", "pure"):
             return frozenset()
         if kind == "store":
             if callee is None:  # `descriptor.store(...)`
                 return self.of(call.func)
-            return self.of(call.args[0]) if call.args else frozenset().union(*map(self.of, given))
+            return self.of(call.args[0]) if call.args else frozenset().union(*map(self.of, operands))
         if kind == "function" and not any(isinstance(a, ast.Starred) for a in call.args):
             names = list(inspect.signature(callee).parameters)
             values = dict(zip(names, call.args, strict=False)) | {k.arg: k.value for k in call.keywords if k.arg}
             return frozenset().union(*(self.of(values[n]) for n in _written(callee, self.calling) if n in values))
-        return frozenset().union(*map(self.of, given), self.of(call.func))
+        return frozenset().union(*map(self.of, operands), self.of(call.func))
 
     def meaning(self, callee: ast.expr) -> tuple[str, Any]:
         """(effect of a call: "read", "pure", "store", "function" or "unknown"; the called object)."""

@@ -146,12 +146,12 @@ class Renderer:
             return "true" if value else "false"
         if dtype.is_floating_point:
             return _float_literal(float(torch.tensor(value, dtype=dtype).item()), dtype is torch.float64)
-        whole = int(torch.tensor(value, dtype=dtype).item())
+        number = int(torch.tensor(value, dtype=dtype).item())
         if dtype is torch.int64:
-            return "INT64_MIN" if whole == -(2**63) else f"(int64_t){whole}"
+            return "INT64_MIN" if number == -(2**63) else f"(int64_t){number}"
         if dtype is not torch.int32:
-            return f"({self.value_types[dtype]}){whole}"
-        return "INT32_MIN" if whole == -(2**31) else f"({whole})" if whole < 0 else str(whole)
+            return f"({self.value_types[dtype]}){number}"
+        return "INT32_MIN" if number == -(2**31) else f"({number})" if number < 0 else str(number)
 
 
 def _float_literal(number: float, double: bool) -> str:

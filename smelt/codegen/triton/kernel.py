@@ -162,10 +162,9 @@ class TileKernel(WordRows):
         if words is not None and not atomic:
             self.store_words(*words, text)
             return
-        whole = sum(
-            map(self.bit, self.axes)
-        )  # the full tile, since each of its elements adds, even if all add to one element
-        address, masks, axes = self.address(name, index, whole if atomic else value.depth)
+        # the full tile, since each of its elements adds, even if all add to one element
+        full_tile = sum(map(self.bit, self.axes))
+        address, masks, axes = self.address(name, index, full_tile if atomic else value.depth)
         if atomic:
             guard = f", mask={masks}" if masks else ""
             self.scopes.line(f"tl.atomic_add({address}, {text}{guard}, sem='relaxed')", axes)
@@ -239,7 +238,7 @@ class KernelRenderer(TileKernel):
         return found
 
     def open_grid(self) -> None:
-        shared = [axis for axis in self.axes if not axis.walked and not axis.whole]
+        shared = [axis for axis in self.axes if not axis.walked and not axis.single_block]
         own = bool(self.tiling.program)
         first = own and not self.tiling.rows_last
         if own:
@@ -249,7 +248,7 @@ class KernelRenderer(TileKernel):
         for dimension, axis in enumerate(shared, first):
             self.open_axis(axis, self.program_start(axis, dimension))
         for axis in self.axes:
-            if axis.whole:
+            if axis.single_block:
                 self.open_axis(axis, "")
                 self.add_limits(axis)
 
@@ -461,7 +460,7 @@ class KernelRenderer(TileKernel):
         value = self.operand(member, fold)
         axes = self.kept_axes(fold)
         if not fold.finds:
-            return self.scopes.define("", fold.whole(value.text), metas_of(member.node).dtype, axes, "f")
+            return self.scopes.define("", fold.fold_tile(value.text), metas_of(member.node).dtype, axes, "f")
         positions = self.positions(member, fold)
         return self.found(fold, value.text, positions.text)
 
@@ -505,7 +504,7 @@ class KernelRenderer(TileKernel):
         """Define the results of the accumulators."""
         if fold.finds:
             return self.found(fold, name, f"{name}_at")
-        return self.scopes.define("", fold.whole(name), fold.dtype, self.kept_axes(fold), "f")
+        return self.scopes.define("", fold.fold_tile(name), fold.dtype, self.kept_axes(fold), "f")
 
     def word_of(self, member: Member) -> int:
         """Returns the number of elements of a member's operand that a thread reads at once."""

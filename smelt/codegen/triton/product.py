@@ -99,7 +99,7 @@ class ProductKernel(TileKernel):
         super().__init__(plan, [y, x, *self.folded], configs, extents)
         self.precision = precision_of(product, self.dtype, rounded)
         # factors are addressed by whole rows and columns, independent of the loops into which the epilogue splits these
-        self.whole = {"b": Var("whole_b", batch), "y": Var("whole_y", y.size), "x": Var("whole_x", x.size)}
+        self.full_index = {"b": Var("whole_b", batch), "y": Var("whole_y", y.size), "x": Var("whole_x", x.size)}
         self.computed = set(product.group.members)
         if prologues:
             made = (plan.groups[number] for number in product.prologues)
@@ -146,10 +146,11 @@ class ProductKernel(TileKernel):
         if batch := self.loops.of(Role.KEPT):
             self.scopes.line(f"bindex = tl.program_id(2){wide}")
             self.decode(batch, "bindex", 0, "b")
-            self.names[self.whole["b"]], self.depths[self.whole["b"]] = "bindex", 0
+            self.names[self.full_index["b"]], self.depths[self.full_index["b"]] = "bindex", 0
         for axis in (y, x):
             self.open_axis(axis, f"{axis.name}block{wide} * {axis.block}")
-            self.names[self.whole[axis.name]], self.depths[self.whole[axis.name]] = f"{axis.name}index", self.bit(axis)
+            index = self.full_index[axis.name]
+            self.names[index], self.depths[index] = f"{axis.name}index", self.bit(axis)
 
     def fold(self) -> None:
         """Write the loop over the depth."""
@@ -158,7 +159,7 @@ class ProductKernel(TileKernel):
         self.scopes.walked = sum(map(self.bit, self.folded))
         for axis in self.folded:
             self.open_axis(axis, "kstart")
-        batch, rows, columns = (variable(var) for var in self.whole.values())
+        batch, rows, columns = (variable(var) for var in self.full_index.values())
         if not self.product.batch:
             batch = ZERO
         k, m = (variable(axis.variables[0]) for axis in self.folded)

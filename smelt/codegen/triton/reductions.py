@@ -79,7 +79,7 @@ class Accumulator:
             case side:
                 return f"tl.{side}imum({into}, {value})"
 
-    def whole(self, value: str) -> str:
+    def fold_tile(self, value: str) -> str:
         """Returns one value for each row of a tile; the folded axis has size 1."""
         match self.combine:
             case "sum":

@@ -47,14 +47,15 @@ class Form(enum.Enum):
 
 @dataclass
 class Axis:
-    """One dimension of the tile. `walked`: the axis is a loop over blocks; `whole`: one block covers it; else the grid
-    divides it.
+    """One dimension of the tile.
+
+    `walked`: the axis is a loop over blocks; `single_block`: one block covers it; else the grid divides it.
     """
 
     name: str
     variables: list[Var]
     walked: bool = False
-    whole: bool = False
+    single_block: bool = False
 
     @property
     def block(self) -> str:
@@ -197,17 +198,17 @@ class _Builder(Coordinates):
     def rows(self, nest: Nest) -> Tiling:
         x, r = Axis("x", [*nest.kept, *nest.folded]), Axis("r", list(nest.inner))
         width, rows = hint(r.size), hint(x.size)
-        r.whole = not is_symbolic([r.size]) and width <= self.longest()
-        r.walked = not r.whole
+        r.single_block = not is_symbolic([r.size]) and width <= self.longest()
+        r.walked = not r.single_block
         words = self.words_of(r)
         if (
             words is not None
-            and r.whole
+            and r.single_block
             and (self.stores_along(r) or ceil_power(padded(width, words)) > ceil_power(width))
         ):
             # both ends of each row would be written element by element; a larger tile costs more than words save
             words = None
-        configs = self.whole_rows(r, rows) if r.whole else self.walked_rows(r, rows, words)
+        configs = self.whole_rows(r, rows) if r.single_block else self.walked_rows(r, rows, words)
         return Tiling(nest, Form.ROW, [x, r], [], _distinct(configs), ((x.size, "XBLOCK"),), words=words)
 
     def longest(self) -> int:
@@ -379,7 +380,7 @@ class _Builder(Coordinates):
         return tile if inputs <= 2 else tile // 2
 
     def mixed(self, nest: Nest) -> Tiling:
-        r, i = Axis("r", list(nest.folded), walked=True), Axis("i", list(nest.inner), whole=True)
+        r, i = Axis("r", list(nest.folded), walked=True), Axis("i", list(nest.inner), single_block=True)
         block = ceil_power(hint(i.size))
         rows = max(1, min(4, self.tiles.mixed_tile_elements // block))
 

@@ -181,8 +181,8 @@ def _on_numbers(op: OpOverload, names: tuple[str, ...]) -> Callable[..., Any]:
         return [number(v) for v in value] if isinstance(value, (list, tuple)) else value.item()
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(parameters, args, strict=False)) | kwargs
-        return op(**{name: number(value) if name in names else value for name, value in given.items()})
+        named = dict(zip(parameters, args, strict=False)) | kwargs
+        return op(**{name: number(value) if name in names else value for name, value in named.items()})
 
     return run
 
@@ -256,13 +256,13 @@ def _on_copies(op: OpOverload, written: tuple[str, ...]) -> Callable[..., Any]:
     fresh = [i for i, r in enumerate(schema_of(op).returns) if r.alias_info is None]
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        given = dict(zip((a.name for a in parameters), args, strict=False)) | kwargs
-        given |= {name: _copied(given.get(name)) for name in written}
-        out = op(**given)
+        named = dict(zip((a.name for a in parameters), args, strict=False)) | kwargs
+        named |= {name: _copied(named.get(name)) for name in written}
+        out = op(**named)
         results = [out] if len(schema_of(op).returns) == 1 else out
         values = [results[i] for i in fresh]
         for name in written:
-            value = given[name]
+            value = named[name]
             values.append(([] if value is None else [value]) if name in optional else value)
         return values[0] if len(values) == 1 else tuple(values)
 

@@ -32,7 +32,7 @@ class Flow:
         """Returns the conditions that are true if the results at these positions have no gradient."""
         found = sum(1 << i for i in range(self.count) if i not in absent)
         for choice in self.choices:
-            found |= choice.given(found)
+            found |= choice.returned(found)
         return found
 
     def error(self, present: int) -> Exception | None:
@@ -88,7 +88,7 @@ class Choice:
             )
         return self.patterns.index(found)
 
-    def given(self, present: int) -> int:
+    def returned(self, present: int) -> int:
         """Returns the conditions of this function (one for each gradient that it may return) that are true under the
         conditions `present`.
         """

@@ -96,8 +96,8 @@ def _with_bound_calls(graph: fx.Graph) -> fx.Graph:
         if _is_writable(node) or node.op not in ("call_function", "call_method"):
             env[node] = out.node_copy(node, env.__getitem__)
         else:
-            given = tuple(env[each] for each in node.all_input_nodes)
-            env[node] = out.create_node("call_function", _BoundCall(node), given, {}, node.name)
+            operands = tuple(env[each] for each in node.all_input_nodes)
+            env[node] = out.create_node("call_function", _BoundCall(node), operands, {}, node.name)
     return out
 
 
@@ -111,8 +111,8 @@ class _BoundCall:
         self.target, self.method = node.target, node.op == "call_method"
         self.args, self.kwargs = map_arg((node.args, node.kwargs), reads.__getitem__)
 
-    def __call__(self, *given: Any) -> Any:
-        args, kwargs = _filled(self.args, given), _filled(self.kwargs, given)
+    def __call__(self, *operands: Any) -> Any:
+        args, kwargs = _filled(self.args, operands), _filled(self.kwargs, operands)
         if self.method:
             return getattr(args[0], str(self.target))(*args[1:], **kwargs)
         return self.target(*args, **kwargs)  # type: ignore[operator]
@@ -123,14 +123,14 @@ class _Read:
         self.number = number
 
 
-def _filled(value: Any, given: tuple[Any, ...]) -> Any:
+def _filled(value: Any, operands: tuple[Any, ...]) -> Any:
     kind = type(value)
     if kind is _Read:
-        return given[value.number]
+        return operands[value.number]
     if kind is slice:
-        return slice(*(_filled(each, given) for each in (value.start, value.stop, value.step)))
+        return slice(*(_filled(each, operands) for each in (value.start, value.stop, value.step)))
     if isinstance(value, dict):
-        return {key: _filled(each, given) for key, each in value.items()}
+        return {key: _filled(each, operands) for key, each in value.items()}
     if isinstance(value, list):
-        return [_filled(each, given) for each in value]
-    return tuple(_filled(each, given) for each in value) if isinstance(value, tuple) else value
+        return [_filled(each, operands) for each in value]
+    return tuple(_filled(each, operands) for each in value) if isinstance(value, tuple) else value

@@ -16,7 +16,7 @@ import torch
 from smelt.graph.ir.meta import TensorMeta, may_overlap
 from smelt.graph.ir.storage_view import ViewedTensor
 from smelt.graph.meta_rules.elementwise import broadcast
-from smelt.graph.meta_rules.layouts import given, in_range, val_of
+from smelt.graph.meta_rules.layouts import arguments_by_name, in_range, val_of
 from smelt.shapes.size import Size, known_at_most, same_all
 
 aten = torch.ops.aten
@@ -39,7 +39,7 @@ def is_plain(func: Any, args: Sequence[Any], kwargs: Any) -> bool:
     if any(val_of(t).device.type != "cpu" for t in tensors):
         return False
     first = val_of(args[0]) if args and isinstance(args[0], ViewedTensor) else None
-    return condition(first, args, given(func, args, kwargs))
+    return condition(first, args, arguments_by_name(func, args, kwargs))
 
 
 def _at_least(least: int, sizes: Iterable[Any]) -> bool:

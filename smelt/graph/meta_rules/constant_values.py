@@ -85,12 +85,12 @@ def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
     ):
         return
     try:
-        given, named = _real(args), {name: _real(value) for name, value in kwargs.items()}
+        positional, named = _real(args), {name: _real(value) for name, value in kwargs.items()}
     except _UnknownError:
         return
-    if has_size((*given, *named.values())):
+    if has_size((*positional, *named.values())):
         return
-    value = func(*given, **named)
+    value = func(*positional, **named)
     if value._is_zerotensor():  # a zero tensor has no memory, which some kernels would read
         value = torch.zeros(value.shape, dtype=value.dtype)
     if tuple(value.shape) == layout.val.shape and value.dtype is layout.val.dtype:

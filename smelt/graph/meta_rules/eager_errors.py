@@ -332,11 +332,11 @@ def _attempt(
     if state is not None:
         keep(functools.partial(torch.set_rng_state, state))
     try:
-        given, others = [*map(real, args)], {k: real(v) for k, v in kwargs.items()}
-        if only_warns(func, given, others):
+        positional, others = [*map(real, args)], {k: real(v) for k, v in kwargs.items()}
+        if only_warns(func, positional, others):
             return None  # the operator would warn: a warning from this run goes to the process's stderr
         with heard(None):
-            func(*given, **others)
+            func(*positional, **others)
     except SmeltError:
         return None
     except Exception as error:

@@ -15,7 +15,7 @@ from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.graph.ir.storage_view import Layout, layout_for
 from smelt.graph.meta_rules.elementwise import val_of
-from smelt.graph.meta_rules.layouts import given, in_range
+from smelt.graph.meta_rules.layouts import arguments_by_name, in_range
 
 aten = torch.ops.aten
 
@@ -26,13 +26,13 @@ def _row_major(like: TensorMeta, shape: Sequence[int], dtype: torch.dtype | None
 
 def _lstm_cell(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """Returns (hidden, cell, the four gates)."""
-    of = given(func, args, kwargs)
+    of = arguments_by_name(func, args, kwargs)
     gates, cell = val_of(of["input_gates"]), val_of(of["cx"])
     return _row_major(cell, cell.shape), _row_major(cell, cell.shape), _row_major(gates, gates.shape)
 
 
 def _lstm_cell_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    of = given(func, args, kwargs)
+    of = arguments_by_name(func, args, kwargs)
     cell, gates = val_of(of["cx"]), val_of(of["workspace"])
     bias = _row_major(gates, gates.shape[1:]) if of["has_bias"] else None
     return _row_major(gates, gates.shape), _row_major(cell, cell.shape), bias
@@ -40,13 +40,13 @@ def _lstm_cell_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> A
 
 def _gru_cell(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """Returns (hidden, values for the backward: five times as wide)."""
-    hidden = val_of(given(func, args, kwargs)["hx"])
+    hidden = val_of(arguments_by_name(func, args, kwargs)["hx"])
     rows, width = hidden.shape
     return _row_major(hidden, hidden.shape), _row_major(hidden, (rows, width * 5))
 
 
 def _gru_cell_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    of = given(func, args, kwargs)
+    of = arguments_by_name(func, args, kwargs)
     grad, kept = val_of(of["grad_hy"]), val_of(of["workspace"])
     rows, width = grad.shape
     gates, bias = _row_major(kept, (rows, width * 3)), _row_major(kept, (width * 3,)) if of["has_bias"] else None
@@ -59,7 +59,7 @@ def _encoder_layer(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _vector_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    of = given(func, args, kwargs)
+    of = arguments_by_name(func, args, kwargs)
     val, order, dims = val_of(of["self"]), of["ord"], of["dim"]
     dims = (dims,) if isinstance(dims, int) else tuple(dims or range(val.ndim))
     gone = {d % max(val.ndim, 1) for d in dims}

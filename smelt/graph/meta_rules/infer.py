@@ -230,8 +230,8 @@ def _out_layout(
     """Returns the layout of an `out=` without elements, which is that of the plain result; PyTorch's meta kernels make
     it row-major.
     """
-    given = [kwargs.get(name) for name in info.written]
-    if type(answer) is not Layout or not isinstance(given[0], ViewedTensor) or given[0].numel():
+    written = [kwargs.get(name) for name in info.written]
+    if type(answer) is not Layout or not isinstance(written[0], ViewedTensor) or written[0].numel():
         return answer
     computed = infer_meta(functional, args, {k: v for k, v in kwargs.items() if k not in info.written}).val
     return layout_for(computed.shape, answer.val.dtype, computed.stride, answer.val.device)
@@ -255,14 +255,14 @@ def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
             return kind(map(to_meta, value))
         return META if kind is torch.device else value
 
-    given = {k: to_meta(v) for k, v in kwargs.items() if k != "pin_memory"}
-    if "device" not in given and func in _needing_device(func):
-        given["device"] = META
+    named = {k: to_meta(v) for k, v in kwargs.items() if k != "pin_memory"}
+    if "device" not in named and func in _needing_device(func):
+        named["device"] = META
     if not writes or not op_info(func).outs:
-        return func(*map(to_meta, args), **given)
+        return func(*map(to_meta, args), **named)
     # suppresses the warning that an `out=` of another shape is resized: the program's own call gives it
     with heard(None):
-        return func(*map(to_meta, args), **given)
+        return func(*map(to_meta, args), **named)
 
 
 def _is_open(layout: Layout) -> bool:

@@ -73,7 +73,7 @@ def without(values: Sequence[Any], dim: int) -> tuple[Any, ...]:
     return (*values[:dim], *values[dim + 1 :])
 
 
-def given(func: OpOverload, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
+def arguments_by_name(func: OpOverload, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
     """Returns all arguments by name, with defaults."""
     parameters = schema_of(func).arguments
     bound = dict(zip((p.name for p in parameters), args, strict=False)) | dict(kwargs)

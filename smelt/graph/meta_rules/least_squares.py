@@ -17,7 +17,7 @@ from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.storage_view import Layout, ViewedTensor, layout_for
 from smelt.graph.meta_rules.infer import depends_on_values
-from smelt.graph.meta_rules.layouts import given, val_of
+from smelt.graph.meta_rules.layouts import arguments_by_name, val_of
 
 _CPU = torch.device("cpu")
 _FIXED_COUNT_DRIVERS = ("gels", "gelsy", None)
@@ -31,7 +31,7 @@ def least_squares(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
         DataDependent: the number depends on values, and there is more than one matrix.
         Unsupported: sizes are symbolic, or the device is not the CPU.
     """
-    arguments = given(func, args, kwargs)
+    arguments = arguments_by_name(func, args, kwargs)
     if _has_fixed_count(val_of(arguments["self"]).shape, arguments["driver"]):
         return _run_kernel(func, arguments)
     if val_of(arguments["self"]).ndim > 2 or val_of(arguments["b"]).ndim != 2:

@@ -43,12 +43,12 @@ def probe(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
             return _ones(layout) if left >= 0 else None
         return type(value)(map(real, value)) if isinstance(value, (list, tuple)) else value
 
-    given, named = [real(a) for a in args], {k: real(v) for k, v in kwargs.items()}
+    positional, named = [real(a) for a in args], {k: real(v) for k, v in kwargs.items()}
     if left < 0:
         return None
     try:
         with torch.no_grad():
-            return func(*given, **named)
+            return func(*positional, **named)
     except (RuntimeError, ValueError, IndexError, NotImplementedError):
         return None
 

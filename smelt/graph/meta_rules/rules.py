@@ -140,8 +140,8 @@ def _split_stride(shape: Sequence[int], dim: int, count: int) -> tuple[int, ...]
     if is_symbolic(joined):
         new = (*shape[:dim], count, *shape[dim:])
         return view_stride(joined, stride, new) or (*stride[:dim], stride[dim] * shape[dim], *stride[dim:])
-    whole = torch.empty_strided(joined, stride, device="meta")
-    return whole.view((*shape[:dim], count, *shape[dim:])).stride()
+    tensor = torch.empty_strided(joined, stride, device="meta")
+    return tensor.view((*shape[:dim], count, *shape[dim:])).stride()
 
 
 def _same_row_major(position: int = 0) -> Rule:
@@ -273,16 +273,16 @@ def _sum(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     shape = _reduced(val, args[1] if len(args) > 1 else None, args[2] if len(args) > 2 else False)
     if shape is None or kwargs.keys() - {"dtype"}:
         return None
-    whole = not (val.dtype.is_floating_point or val.dtype.is_complex)
-    return _fresh(val, shape, kwargs.get("dtype") or (torch.int64 if whole else None))
+    integral = not (val.dtype.is_floating_point or val.dtype.is_complex)
+    return _fresh(val, shape, kwargs.get("dtype") or (torch.int64 if integral else None))
 
 
 def _cumsum(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
     if kwargs or not in_range(args[1], val.ndim):
         return None
-    whole = not (val.dtype.is_floating_point or val.dtype.is_complex)
-    return _fresh(val, val.shape, torch.int64 if whole else None)
+    integral = not (val.dtype.is_floating_point or val.dtype.is_complex)
+    return _fresh(val, val.shape, torch.int64 if integral else None)
 
 
 # -- indexing and creation -----------------------------------------------------------------------------------------

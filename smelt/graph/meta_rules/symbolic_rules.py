@@ -19,9 +19,9 @@ from smelt.graph.meta_rules.corrections import rotated, with_gaps_of
 from smelt.graph.meta_rules.elementwise import broadcast, elementwise, result_stride
 from smelt.graph.meta_rules.layouts import (
     Rule,
+    arguments_by_name,
     as_before,
     fresh,
-    given,
     in_format,
     layout,
     like,
@@ -129,7 +129,7 @@ def _attention_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _roll(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     """The layout of `roll`. On a CPU it concatenates two slices, so images keep their memory format."""
-    val, dims = val_of(args[0]), given(func, args, kwargs)["dims"]
+    val, dims = val_of(args[0]), arguments_by_name(func, args, kwargs)["dims"]
     if dims and same(val.numel, 0):
         return as_before(val)
     joined = val.device.type == "cpu" and dims
@@ -147,7 +147,7 @@ def _reduced_shape(val: TensorMeta, named: Mapping[str, Any], all_of: bool) -> l
 
 
 def _reduction(
-    dtype: torch.dtype | None = None, results: int = 1, whole: torch.dtype | None = None, all_of: bool = True
+    dtype: torch.dtype | None = None, results: int = 1, integer_dtype: torch.dtype | None = None, all_of: bool = True
 ) -> Rule:
     """Returns the rule of a reduction `op(x, dims, keepdim)`.
 
@@ -159,10 +159,10 @@ def _reduction(
     """
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-        val, named = val_of(args[0]), given(func, args, kwargs)
+        val, named = val_of(args[0]), arguments_by_name(func, args, kwargs)
         shape = _reduced_shape(val, named, all_of)
         integral = not (val.dtype.is_floating_point or val.dtype.is_complex)
-        made = named.get("dtype") or (whole if integral and whole else None)
+        made = named.get("dtype") or (integer_dtype if integral and integer_dtype else None)
         if dtype is torch.bool and val.dtype is torch.uint8:
             made = torch.uint8
         if results == 2:
@@ -202,7 +202,7 @@ def loss(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     """
     operands = [val_of(a) for a in args if isinstance(a, torch.Tensor)]
     dtype = _common_dtype(operands) if func in _PROMOTED else operands[0].dtype
-    if given(func, args, kwargs)["reduction"] != 0:
+    if arguments_by_name(func, args, kwargs)["reduction"] != 0:
         return fresh(operands[0], (), dtype)
     if func is aten.huber_loss.default:
         return as_before(operands[0]) if operands[0].shape == operands[1].shape else None
@@ -332,7 +332,7 @@ def _trace(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _diag_embed(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    val, named = val_of(args[0]), given(func, args, kwargs)
+    val, named = val_of(args[0]), arguments_by_name(func, args, kwargs)
     a, b = sorted(named[d] % (val.ndim + 1) for d in ("dim1", "dim2"))
     size = val.shape[-1] + abs(named["offset"])
     shape = list(val.shape[:-1])
@@ -389,11 +389,11 @@ def _randperm(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _searchsorted(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[1] if func is aten.searchsorted.Tensor else args[0])
-    return fresh(val, val.shape, torch.int32 if given(func, args, kwargs)["out_int32"] else torch.int64)
+    return fresh(val, val.shape, torch.int32 if arguments_by_name(func, args, kwargs)["out_int32"] else torch.int64)
 
 
 def _glu(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    val, dim = val_of(args[0]), given(func, args, kwargs)["dim"]
+    val, dim = val_of(args[0]), arguments_by_name(func, args, kwargs)["dim"]
     if not val.ndim or val.shape[dim] % 2 != 0:
         return None
     dim %= val.ndim
@@ -437,7 +437,7 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     aten._unsafe_index.Tensor: picked,
     aten.repeat.default: _repeat,
     aten.roll.default: _roll,
-    aten.rot90.default: lambda f, a, k: rotated(None, tuple(given(f, a, k).values())),
+    aten.rot90.default: lambda f, a, k: rotated(None, tuple(arguments_by_name(f, a, k).values())),
     aten.sort.default: _sort,
     aten.sort.stable: _sort,
     aten.topk.default: _topk,
@@ -528,9 +528,9 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
         + (aten.mean.default, aten.median.default, aten.nanmedian.default)
         + (aten.norm.Scalar, aten.norm.ScalarOpt_dim, aten.norm.ScalarOpt_dim_dtype)
     },
-    aten.logsumexp.default: lambda f, a, k: _reduction(whole=torch.get_default_dtype())(f, a, k),
+    aten.logsumexp.default: lambda f, a, k: _reduction(integer_dtype=torch.get_default_dtype())(f, a, k),
     **{
-        op: _reduction(whole=_number)
+        op: _reduction(integer_dtype=_number)
         for op in (aten.sum.default, aten.prod.default, aten.prod.dim_int, aten.nansum.default)
     },
     **{

@@ -11,7 +11,7 @@ import torch
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.graph.ir.storage_view import Layout, layout_for
 from smelt.graph.meta_rules.elementwise import layout_sizes
-from smelt.graph.meta_rules.layouts import Rule, fresh, given, layout, moved, val_of, without
+from smelt.graph.meta_rules.layouts import Rule, arguments_by_name, fresh, layout, moved, val_of, without
 from smelt.shapes.size import FAR, IntLike, Size, hint, known_equal, same, same_all
 from smelt.shapes.unbacked import is_unbacked
 
@@ -250,7 +250,7 @@ def _unsafe(split: Rule) -> Rule:
 
 
 def _diagonal(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    val, named = val_of(args[0]), given(func, args, kwargs)
+    val, named = val_of(args[0]), arguments_by_name(func, args, kwargs)
     by, a, b = named["offset"], named["dim1"] % val.ndim, named["dim2"] % val.ndim
     rows, columns = val.shape[a], val.shape[b]
     rows, columns, skipped = (rows, columns - by, val.stride[b]) if by >= 0 else (rows + by, columns, val.stride[a])
@@ -283,13 +283,13 @@ def _view_as_real(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _view_as_complex(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    val, whole = val_of(args[0]), {real: z for z, real in _COMPONENTS.items()}
-    if not val.ndim or val.shape[-1] != 2 or val.stride[-1] != 1 or val.dtype not in whole:
+    val, complex_dtypes = val_of(args[0]), {real: z for z, real in _COMPONENTS.items()}
+    if not val.ndim or val.shape[-1] != 2 or val.stride[-1] != 1 or val.dtype not in complex_dtypes:
         return None
     if not all(s % 2 == 0 for s in (*val.stride[:-1], layout(args[0]).offset)):
         return None
     stride = tuple(s // 2 for s in val.stride[:-1])
-    return layout_for(val.shape[:-1], whole[val.dtype], stride, val.device, layout(args[0]).offset // 2)
+    return layout_for(val.shape[:-1], complex_dtypes[val.dtype], stride, val.device, layout(args[0]).offset // 2)
 
 
 VIEW_RULES: dict[Any, Rule] = {

@@ -14,9 +14,9 @@ from smelt.graph.ir.symint import from_torch
 from smelt.graph.meta_rules.elementwise import layout_sizes
 from smelt.graph.meta_rules.layouts import (
     Rule,
+    arguments_by_name,
     as_before,
     fresh,
-    given,
     in_format,
     in_format_of_volume,
     row_major_like,
@@ -100,7 +100,7 @@ def _pool(results: int = 1) -> Rule:
     """Returns the rule of a pooling with as many dimensions as the window has."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-        val, named = val_of(args[0]), given(func, args, kwargs)
+        val, named = val_of(args[0]), arguments_by_name(func, args, kwargs)
         kernel, count = named["kernel_size"], 3 if "3d" in schema_of(func).name else 2
         shape = list(val.shape[: val.ndim - count])
         for d in range(count):

@@ -60,18 +60,18 @@ def _is_partial(span: Sequence[fx.Node]) -> bool:
 
 def _call(module: fx.GraphModule, graph: fx.Graph, env: dict[fx.Node, fx.Node], span: Sequence[fx.Node]) -> None:
     own = set(span)
-    given = list(dict.fromkeys(n for node in span for n in node.all_input_nodes if n not in own))
-    given.sort(key=lambda node: node.op != "placeholder")
-    num_buffers = sum(node.op == "placeholder" for node in given)
+    operands = list(dict.fromkeys(n for node in span for n in node.all_input_nodes if n not in own))
+    operands.sort(key=lambda node: node.op != "placeholder")
+    num_buffers = sum(node.op == "placeholder" for node in operands)
     results = [node for node in span if any(user not in own for user in node.users)]
     body, inner = Graph(), dict[fx.Node, fx.Node]()
-    for node in given:
+    for node in operands:
         inner[node] = body.placeholder(node.name)
     for node in span:
         inner[node] = body.node_copy(node, inner.__getitem__)
     body.output(tuple(inner[node] for node in results))
     function: Any = GraphModule(module, body)
-    made = graph.call_function(_checkpointed(function, num_buffers), tuple(env[node] for node in given))
+    made = graph.call_function(_checkpointed(function, num_buffers), tuple(env[node] for node in operands))
     for i, node in enumerate(results):
         env[node] = graph.call_function(_item, (made, i))
         env[node].meta = dict(node.meta)
@@ -96,21 +96,21 @@ class _checkpointed:  # noqa: N801  it is called like a function, and shown so i
         self.__module__ = __name__
 
     def __call__(self, *args: Any) -> Any:
-        buffers, given = args[: self.num_buffers], args[self.num_buffers :]
+        buffers, operands = args[: self.num_buffers], args[self.num_buffers :]
         untouched: list[tuple[torch.Tensor, int]] | None = None
 
-        def run(*given: Any) -> Any:
+        def run(*operands: Any) -> Any:
             nonlocal untouched
             if untouched is not None:
                 _check(untouched)
-                return self.body(*buffers, *given)
+                return self.body(*buffers, *operands)
             before = _versions(buffers)
-            out = self.body(*buffers, *given)
+            out = self.body(*buffers, *operands)
             after = _versions(buffers)
             untouched = [(t, b) for (t, b), (_, a) in zip(before, after, strict=True) if a == b]
             return out
 
-        return torch.utils.checkpoint.checkpoint(run, *given, use_reentrant=False)
+        return torch.utils.checkpoint.checkpoint(run, *operands, use_reentrant=False)
 
 
 def _versions(values: Iterable[Any]) -> list[tuple[torch.Tensor, int]]:

@@ -139,9 +139,9 @@ if torch.distributed.is_available():
     def _all_gather(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
         lists, tensors, boxed, *_ = args
         targets, tensor, group = _only(lists), _only(tensors), _group(boxed)
-        whole = _gathered(tensor, group, recorder)
-        rows = whole.storage_view.layout.val.shape[0] // group.size()
-        chunks = propagate(aten.split.Tensor, (whole, rows), {}, recorder)
+        gathered = _gathered(tensor, group, recorder)
+        rows = gathered.storage_view.layout.val.shape[0] // group.size()
+        chunks = propagate(aten.split.Tensor, (gathered, rows), {}, recorder)
         for target, chunk in zip(targets, chunks, strict=True):
             own = chunk if tensor.dim() else propagate(aten.squeeze.dim, (chunk, 0), {}, recorder)
             _write(target, own, recorder)

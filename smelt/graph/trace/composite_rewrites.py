@@ -133,14 +133,14 @@ def _writes_one_row(x: Any, key: Any, value: Any) -> bool:
     """Whether the assignment is `x[mask] = row`, for which the number of true elements does not matter."""
     if not all(isinstance(each, ViewedTensor) for each in (x, key, value)) or key.dtype is not torch.bool:
         return False
-    whole, chosen, row = (each.storage_view.layout.val for each in (x, key, value))
-    if not 0 < chosen.ndim <= whole.ndim or row.ndim > whole.ndim - chosen.ndim or row.dtype is not whole.dtype:
+    target, chosen, row = (each.storage_view.layout.val for each in (x, key, value))
+    if not 0 < chosen.ndim <= target.ndim or row.ndim > target.ndim - chosen.ndim or row.dtype is not target.dtype:
         return False
-    if row.device != whole.device or chosen.device != whole.device:
+    if row.device != target.device or chosen.device != target.device:
         return False
-    rest = whole.shape[whole.ndim - row.ndim :]
+    rest = target.shape[target.ndim - row.ndim :]
     fits = all(known_equal(a, 1) or known_equal(a, b) for a, b in zip(row.shape, rest, strict=True))
-    return fits and all(map(known_equal, chosen.shape, whole.shape))
+    return fits and all(map(known_equal, chosen.shape, target.shape))
 
 
 def _fill(x: torch.Tensor, mask: torch.Tensor, row: torch.Tensor) -> None:

@@ -40,8 +40,8 @@ def cover_of(group: Sequence[torch.Tensor]) -> int | None:
     size = group[0].dtype.itemsize
     if any(t.dtype != group[0].dtype for t in group) or any((s - widest[0]) % size for s, _ in spans):
         return None
-    whole = (i for i, t in enumerate(group) if spans[i] == widest and is_dense(tuple(t.shape), tuple(t.stride())))
-    return next(whole, None)
+    covering = (i for i, t in enumerate(group) if spans[i] == widest and is_dense(tuple(t.shape), tuple(t.stride())))
+    return next(covering, None)
 
 
 def address(tensor: torch.Tensor) -> int:

@@ -124,8 +124,8 @@ def _write_steps(
     processed item by item.
     """
     if not name_in_namespace(func).startswith("_foreach_"):
-        given = [*zip(_parameter_positions(func), args, strict=False), *kwargs.items()]
-        read = [(name, t) for name, value in given if name not in info.written for t in _tensors(value)]
+        named_arguments = [*zip(_parameter_positions(func), args, strict=False), *kwargs.items()]
+        read = [(name, t) for name, value in named_arguments if name not in info.written for t in _tensors(value)]
         yield written_tensors(func, info, args, kwargs), read
         return
     lists = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]

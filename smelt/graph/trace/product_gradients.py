@@ -57,12 +57,13 @@ class _Product(torch.autograd.Function):
         if not x.numel():
             return grad * (result / x).conj(), None, None, None
         zeros = (x == 0).sum()
-        whole = grad * (result / torch.where(zeros == 0, x, 1)).conj()  # a quotient by 0 would itself have a derivative
+        # a quotient by 0 would itself have a derivative
+        nonzero = grad * (result / torch.where(zeros == 0, x, 1)).conj()
         if ctx.dim is None:
             others = torch.where(zeros > 1, 0, _of_others(grad, x.reshape(-1), 0).reshape(x.shape))
         else:
             others = _of_others(grad, x, ctx.dim)
-        return torch.where(zeros == 0, whole, others), None, None, None
+        return torch.where(zeros == 0, nonzero, others), None, None, None
 
 
 def _of_others(grad: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:

@@ -274,12 +274,12 @@ def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
     if tuple(tensor.shape) == shape:
         return tensor
     before, stride = TraceTensor(tensor.storage_view), contiguous_stride(shape)
-    whole, first = root_of(tensor.storage_view).layout.val, tensor.storage_view.layout.offset
+    root, first = root_of(tensor.storage_view).layout.val, tensor.storage_view.layout.offset
     if kwargs.get("memory_format") not in (None, torch.contiguous_format):
         raise Unsupported("resize_() in another memory format", hint="make a new tensor of the wanted shape")
-    if not whole.numel:
+    if not root.numel:
         tensor.move_to(propagate(aten.new_empty.default, (before, shape), {}, recorder))
-    elif first + extent(shape, stride) <= extent(whole.shape, whole.stride):
+    elif first + extent(shape, stride) <= extent(root.shape, root.stride):
         note_new_shape(func, tensor)
         tensor.storage_view.storage.resized = True
         tensor.move_to(propagate(aten.as_strided.default, (before, shape, stride, first), {}, recorder))
@@ -294,8 +294,8 @@ def _strided(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
     if is_dense(shape, stride):
         return ordinary(func, op_info(func), args, kwargs, recorder)
     length = extent(shape, stride)
-    whole = propagate(func, (*args[:-2], [length], [1]), kwargs, recorder)
-    return propagate(aten.as_strided.default, (whole, shape, stride, 0), {}, recorder)
+    contiguous = propagate(func, (*args[:-2], [length], [1]), kwargs, recorder)
+    return propagate(aten.as_strided.default, (contiguous, shape, stride, 0), {}, recorder)
 
 
 def _scattered(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:

@@ -22,7 +22,7 @@ from smelt.graph.ir.storage_view import Layout, ViewedTensor
 from smelt.graph.ir.sym_bool import SymbolicPredicate, compare
 from smelt.graph.ir.symint import SizeNode
 from smelt.graph.meta_rules.infer import depends_on_values
-from smelt.graph.meta_rules.layouts import fresh, given, val_of, without
+from smelt.graph.meta_rules.layouts import arguments_by_name, fresh, val_of, without
 from smelt.graph.meta_rules.least_squares import without_residuals
 from smelt.shapes.assumptions import Assumed, Assumptions
 from smelt.shapes.real import Real
@@ -128,7 +128,7 @@ def measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     Raises:
         DataDependent: values cannot be read now.
     """
-    return MEASURED[func](func, given(func, args, kwargs))
+    return MEASURED[func](func, arguments_by_name(func, args, kwargs))
 
 
 def _count(func: OpOverload, key: Hashable, tensor: Any, low: int, high: IntLike | None) -> tuple[Size, bool]:
@@ -145,17 +145,17 @@ def _count(func: OpOverload, key: Hashable, tensor: Any, low: int, high: IntLike
     return number, True
 
 
-def _nonzero(func: OpOverload, given: dict[str, Any]) -> Measured:
-    val = val_of(given["self"])
+def _nonzero(func: OpOverload, named: dict[str, Any]) -> Measured:
+    val = val_of(named["self"])
     if same(val.numel, 0):
         return Measured(fresh(val, (0, val.ndim), torch.int64, (1, 0)), None, 0, False)
-    count, new = _count(func, "nonzero", given["self"], 0, val.numel)
+    count, new = _count(func, "nonzero", named["self"], 0, val.numel)
     stride = (1, count) if val.ndim else (1, 1)  # eager makes a row for each dimension, and transposes
     return Measured(fresh(val, (count, val.ndim), torch.int64, stride), None, count, new)
 
 
-def _unique(func: OpOverload, given: dict[str, Any]) -> Measured:
-    val, dim = val_of(given["self"]), given.get("dim")
+def _unique(func: OpOverload, named: dict[str, Any]) -> Measured:
+    val, dim = val_of(named["self"]), named.get("dim")
     if dim is not None and val.ndim:
         dim %= val.ndim
     if dim is not None and any(same(n, 0) for n in val.shape):  # eager refuses all other such shapes
@@ -163,12 +163,12 @@ def _unique(func: OpOverload, given: dict[str, Any]) -> Measured:
         return Measured((fresh(val, val.shape), none, none), None, 0, False)
     length = val.numel if dim is None else val.shape[dim]
     low = 0 if isinstance(length, Size) or length == 0 else 1
-    count, new = _count(func, (str(func).split("_")[1], dim), given["self"], low, length)
+    count, new = _count(func, (str(func).split("_")[1], dim), named["self"], low, length)
     inverse_shape: Sequence[IntLike] = val.shape if dim is None else (length,)
     counts: Sequence[IntLike] = (count,)
     if dim is None:  # the other results are empty unless requested
-        inverse_shape = inverse_shape if given["return_inverse"] else (0,)
-        counts = counts if given["return_counts"] else (0,)
+        inverse_shape = inverse_shape if named["return_inverse"] else (0,)
+        counts = counts if named["return_counts"] else (0,)
     rest = (fresh(val, inverse_shape, torch.int64), fresh(val, counts, torch.int64))
     if dim is None:
         return Measured((fresh(val, (count,)), *rest), 0, count, new)
@@ -184,42 +184,42 @@ def _with_outer_dim(val: TensorMeta, dim: int, count: Size) -> Layout:
     return fresh(val, (*others[:dim], count, *others[dim:]), None, (*steps[:dim], first, *steps[dim:]))
 
 
-def _ctc_loss(func: OpOverload, given: dict[str, Any]) -> Measured:
+def _ctc_loss(func: OpOverload, named: dict[str, Any]) -> Measured:
     """Measure `ctc_loss`: the table of probabilities has two columns plus one for each element of the longest
     target.
     """
-    val = val_of(given["log_probs"])
+    val = val_of(named["log_probs"])
     batch, steps = (val.shape[1], val.shape[0]) if val.ndim == 3 else (1, val.shape[0])
-    columns, new = _count(func, "longest", given["target_lengths"], 1, None)
+    columns, new = _count(func, "longest", named["target_lengths"], 1, None)
     lead = (batch,) if val.ndim == 3 else ()
     return Measured((fresh(val, lead), fresh(val, (batch, steps, columns))), 1, columns, new, 2)
 
 
-def _repeats(func: OpOverload, given: dict[str, Any]) -> Measured:
-    val = val_of(given["repeats"])
-    if given["output_size"] is not None:
+def _repeats(func: OpOverload, named: dict[str, Any]) -> Measured:
+    val = val_of(named["repeats"])
+    if named["output_size"] is not None:
         raise AssertionError("the number of repeats is known")
-    count, new = _count(func, "repeats", given["repeats"], 0, None)
+    count, new = _count(func, "repeats", named["repeats"], 0, None)
     return Measured(fresh(val, (count,)), None, count, new)
 
 
-def _lstsq(func: OpOverload, given: dict[str, Any]) -> Measured:
+def _lstsq(func: OpOverload, named: dict[str, Any]) -> Measured:
     """Measure `lstsq`: it has a residual for each right-hand side if the matrix has full rank, else none."""
-    solution, rank, values = without_residuals(func, given)
-    val = val_of(given["b"])
-    count, new = _count(func, "residuals", given["self"], 0, val.shape[-1])
+    solution, rank, values = without_residuals(func, named)
+    val = val_of(named["b"])
+    count, new = _count(func, "residuals", named["self"], 0, val.shape[-1])
     return Measured((solution, fresh(val, (count,), val.dtype.to_real()), rank, values), 1, count, new)
 
 
-def _bincount(func: OpOverload, given: dict[str, Any]) -> Measured:
-    val, weights, least = val_of(given["self"]), given["weights"], given["minlength"]
+def _bincount(func: OpOverload, named: dict[str, Any]) -> Measured:
+    val, weights, least = val_of(named["self"]), named["weights"], named["minlength"]
     dtype = torch.int64
     if weights is not None:
         dtype = torch.float32 if val_of(weights).dtype is torch.float32 else torch.float64
     if same(val.numel, 0):
         current(f"{func}")
         return Measured(fresh(val, (least,), torch.int64), None, least, False)
-    count, new = _count(func, ("bincount", least), given["self"], max(least, 1), None)
+    count, new = _count(func, ("bincount", least), named["self"], max(least, 1), None)
     return Measured(fresh(val, (count,), dtype), None, count, new)
 
 
@@ -243,7 +243,7 @@ def check_elements(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
     """Make compiled code check that the reduced dimensions have elements: eager raises an error for an empty
     extremum.
     """
-    values = given(func, args, kwargs)
+    values = arguments_by_name(func, args, kwargs)
     val = val_of(values["self"])
     dim = values.get("dim")
     dims = range(val.ndim) if dim is None or dim == [] else dim if isinstance(dim, (list, tuple)) else [dim]

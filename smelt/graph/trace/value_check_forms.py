@@ -50,13 +50,13 @@ def _cov(
     """
     rows = x.reshape(1, -1) if x.dim() < 2 else x
     count = rows.shape[1]
-    given = [(name, w) for name, w in (("fweights", fweights), ("aweights", aweights)) if w is not None]
-    fits = all(w.dim() <= 1 and w.numel() == count and _FLOATING[name] == _is_floating(w) for name, w in given)
+    weightings = [(name, w) for name, w in (("fweights", fweights), ("aweights", aweights)) if w is not None]
+    fits = all(w.dim() <= 1 and w.numel() == count and _FLOATING[name] == _is_floating(w) for name, w in weightings)
     if not fits or x.dim() > 2 or not count:
         return torch.cov(x, correction=correction, fweights=fweights, aweights=aweights)  # raises the error
-    for name, w in given:
+    for name, w in weightings:
         _require(w.detach().min() >= 0, f"cov(): {name} cannot be negative")
-    weights = given[0][1] if len(given) == 1 else given[0][1] * given[1][1]
+    weights = weightings[0][1] if len(weightings) == 1 else weightings[0][1] * weightings[1][1]
     total = weights.sum()
     _require(total.detach() != 0, "cov(): weights sum to zero, can't be normalized")
     centred = rows - ((rows * weights).sum(1) / total).unsqueeze(1)

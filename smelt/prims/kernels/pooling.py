@@ -31,8 +31,8 @@ def _like(x: TensorMeta) -> TensorMeta:
 
 
 def _each(values: Shape, default: Shape = ()) -> Shape:
-    given = values or default
-    return tuple(given) * 3 if len(given) == 1 else tuple(given)
+    sizes = values or default
+    return tuple(sizes) * 3 if len(sizes) == 1 else tuple(sizes)
 
 
 def _pooled(x: TensorMeta, kernel: Shape, stride: Shape, padding: Shape, dilation: Shape, ceil: bool) -> Shape:

@@ -29,10 +29,10 @@ def segment_reduce(
 ) -> TensorMeta:
     """The reduction of each segment of data along axis; the segments are given by lengths (..., segments) or by offsets
     (..., segments + 1)."""
-    given = lengths if lengths is not None else offsets
-    require(given is not None, "prim segment_reduce: neither lengths nor offsets")
-    assert given is not None
-    count = given.shape[axis] - (lengths is None)
+    bounds = lengths if lengths is not None else offsets
+    require(bounds is not None, "prim segment_reduce: neither lengths nor offsets")
+    assert bounds is not None
+    count = bounds.shape[axis] - (lengths is None)
     return make((*data.shape[:axis], count, *data.shape[axis + 1 :]), data.dtype, data.device)
 
 

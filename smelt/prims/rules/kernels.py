@@ -44,11 +44,11 @@ def arguments(prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[
     """Returns all arguments of the prim, from a call of its kernel; omitted arguments get their defaults."""
     assert prim.kernel is not None
     schema = schema_of(prim.kernel).arguments
-    given = {a.name: v for a, v in zip(schema, args, strict=False)} | kwargs
+    by_name = {a.name: v for a, v in zip(schema, args, strict=False)} | kwargs
     fixed = [a for a in schema if not a.kwarg_only]
     named = {a.name: a for a in schema if a.kwarg_only}
     wanted = fixed + [named[name] for name in prim.parameters[len(fixed) :]]
-    ready = [given.get(a.name, a.default_value if a.has_default_value() else None) for a in wanted]
+    ready = [by_name.get(a.name, a.default_value if a.has_default_value() else None) for a in wanted]
     return tuple(tuple(v) if isinstance(v, list) else v for v in ready)
 
 

@@ -293,9 +293,9 @@ def record_stages(
         return [graph], results
     results = [None] * program.count
     for positions in program.positions:
-        graph, given = capture(lambda: next(stages))
+        graph, recorded = capture(lambda: next(stages))
         graphs.append(graph)
-        for position, value in zip(positions, given, strict=True):
+        for position, value in zip(positions, recorded, strict=True):
             results[position] = value
     return graphs, results
 

@@ -65,20 +65,20 @@ class RecordedStages(RecordedProgram, Staged):
         addresses: set[int] = set()
         self.device.forget_room()
         last = len(self.positions) - 1
-        for stage, given in enumerate(self.stages.begin(inputs)):
+        for stage, stage_results in enumerate(self.stages.begin(inputs)):
             self.room = max(self.room, self.device.room())
             results: list[Any] = [None] * self.count
-            for position, value in zip(self.positions[stage], given, strict=True):
+            for position, value in zip(self.positions[stage], stage_results, strict=True):
                 results[position] = value
             if not self.made and self.refused is None:
                 self._refuse_unrecordable(results, numbers=True)
             if isinstance(why, Kind) and self.refused is None:
                 why.observed.note(results)
-            addresses |= addresses_of(given)
+            addresses |= addresses_of(stage_results)
             if stage == last:
                 self._end_plain(why, addresses)
             del results, value
-            yield given
+            yield stage_results
 
     def _end_plain(self, why: str | Kind, addresses: set[int]) -> None:
         if self.refused is None:

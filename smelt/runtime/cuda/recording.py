@@ -180,21 +180,21 @@ class _Outputs:
             it.
     """
 
-    def __init__(self, device: Device, results: Sequence[Any], given: Sequence[Any], copied: Collection[int]) -> None:
+    def __init__(self, device: Device, results: Sequence[Any], inputs: Sequence[Any], copied: Collection[int]) -> None:
         self.kinds: list[Any] = [None] * len(results)
         self.late: list[tuple[int, ResultMaker]] = []
         self.copies: list[tuple[int, torch.Tensor]] = []
         self.keep: list[torch.Tensor] = []
         self.bytes: dict[int, int] = {}
         self.addresses: list[tuple[int, int]] = []
-        self.given = {id(t): i for i, t in reversed(list(enumerate(given))) if _is_tensor(t)}
-        self.inputs = given
+        self.input_positions = {id(t): i for i, t in reversed(list(enumerate(inputs))) if _is_tensor(t)}
+        self.inputs = inputs
         self.owners: dict[int, list[int]] = {}
-        for i, tensor in enumerate(given):
+        for i, tensor in enumerate(inputs):
             if _is_tensor(tensor) and tensor.numel():
                 self.owners.setdefault(_storage(tensor), []).append(i)
         self.shared = Counter(_storage(t) for t in {id(t): t for t in results if _is_tensor(t)}.values())
-        self.whole: dict[int, int] = {}
+        self.storage_positions: dict[int, int] = {}
         first: dict[int, int] = {}
         for i, result in enumerate(results):
             if _is_tensor(result):
@@ -214,8 +214,8 @@ class _Outputs:
             if result is not None and not isinstance(result, int | float):
                 raise Unrecordable(f"result {i} is a {type(result).__name__}")
             self.late.append((i, lambda inputs, results: result))
-        elif id(result) in self.given:
-            self.kinds[i] = self.given[id(result)]
+        elif id(result) in self.input_positions:
+            self.kinds[i] = self.input_positions[id(result)]
         elif not result.numel():
             self.late.append((i, _empty(result)))
         elif owners := self.owners.get(_storage(result)):
@@ -243,11 +243,11 @@ class _Outputs:
     def _whole(self, result: torch.Tensor) -> int:
         """Returns the position in `kinds` of the result's whole storage, as bytes."""
         storage = result.untyped_storage()
-        if address_of_storage(storage) not in self.whole:
+        if address_of_storage(storage) not in self.storage_positions:
             self.bytes[len(self.kinds)] = storage.nbytes()
-            self.whole[address_of_storage(storage)] = len(self.kinds)
+            self.storage_positions[address_of_storage(storage)] = len(self.kinds)
             self.kinds.append((storage.data_ptr(), (storage.nbytes(),), (1,), type_code(torch.uint8), 8))
-        position = self.whole[address_of_storage(storage)]
+        position = self.storage_positions[address_of_storage(storage)]
         self.addresses.append((result.data_ptr(), position))
         return position
 

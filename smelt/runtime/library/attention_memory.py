@@ -30,8 +30,8 @@ def in_words(call: Callable[..., Any], specs: Sequence[Spec | None]) -> Callable
         return run
 
     def in_rows(*tensors: Tensor | None) -> Any:
-        whole = zip(tensors, scattered, strict=False)
-        return run(*(_gathered(t) if t is not None and apart else t for t, apart in whole))
+        pairs = zip(tensors, scattered, strict=False)
+        return run(*(_gathered(t) if t is not None and apart else t for t, apart in pairs))
 
     return in_rows
 

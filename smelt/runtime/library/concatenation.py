@@ -28,8 +28,8 @@ def cat(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec
     keyword.
     """
     candidates = overload({**params, "overload": "aten.cat.default"}, inputs, outputs)
-    (out,), (slots, *given) = outputs, params["args"]
-    dim = given[0] if given else params.get("kwargs", {}).get("dim", 0)
+    (out,), (slots, *rest) = outputs, params["args"]
+    dim = rest[0] if rest else params.get("kwargs", {}).get("dim", 0)
     operands = [each for each in inputs if each is not None]
     if [*slots] != [Slot(i) for i in range(len(operands))] or len(operands) != len(inputs):
         return candidates

@@ -103,8 +103,8 @@ def _cudnn_backward(params: Params) -> Backward:
     causal, scale = params["causal"], params["scale"]
 
     def call(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, sums: Tensor) -> Any:
-        lengths, whole = (q.shape[2], k.shape[2]), _repeated(bias, q, k)
-        rest = sums, *_no_numbers(q), whole, None, None, *lengths, 0.0, causal
+        lengths, bias_of_heads = (q.shape[2], k.shape[2]), _repeated(bias, q, k)
+        rest = sums, *_no_numbers(q), bias_of_heads, None, None, *lengths, 0.0, causal
         return cudnn_attention_backward(grad, q, k, v, out, *rest, scale=scale)
 
     return call

@@ -29,10 +29,10 @@ def nonzero_static(params: Mapping[str, Any], inputs: list[Spec | None], outputs
     size.
     """
     candidates = overload({**params, "overload": "aten.nonzero_static.default"}, inputs, outputs)
-    device, (out,), (given,) = params["device"], outputs, inputs
-    if params.get("args") != (Slot(0),) or given is None or (device is not None and device.type != "cpu"):
+    device, (out,), (source,) = params["device"], outputs, inputs
+    if params.get("args") != (Slot(0),) or source is None or (device is not None and device.type != "cpu"):
         return candidates
-    if 0 in out.shape or math.prod(given.shape) > _native.NONZERO_MOST or out != Spec.in_rows(out.shape, torch.int64):
+    if 0 in out.shape or math.prod(source.shape) > _native.NONZERO_MOST or out != Spec.in_rows(out.shape, torch.int64):
         return candidates
     make, fill = fresh(out.shape, out.stride, out.dtype), params["kwargs"]["fill_value"]
     indices, otherwise = _native.nonzero_static, candidates[0].call

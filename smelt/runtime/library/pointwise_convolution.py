@@ -143,12 +143,12 @@ def _weight_gradient(grad: Spec, x: Spec, out: Spec) -> Callable[..., torch.Tens
     g, source = _images(grad), _images(x)
     if g is None or source is None:
         return None
-    whole = g.merged and source.merged
-    pixels = g.pixels * g.count if whole else g.pixels
+    images_merged = g.merged and source.merged
+    pixels = g.pixels * g.count if images_merged else g.pixels
     dims = ((g.channels, pixels), (g.channel, g.pixel), (pixels, source.channels), (source.pixel, source.channel))
     target = (out.stride[0], out.stride[1])
     first, more = _native.Gemm(*dims, target), _native.Gemm(*dims, target, accumulate=True)
-    images, make = 1 if whole else g.count, fresh(out.shape, out.stride, out.dtype)
+    images, make = 1 if images_merged else g.count, fresh(out.shape, out.stride, out.dtype)
 
     def call(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         result = first(make(), grad, x)

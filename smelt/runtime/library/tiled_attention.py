@@ -193,9 +193,9 @@ class AttentionKernel:
     def __call__(self, tensors: Sequence[Tensor | None]) -> None:
         first = tensors[0]
         assert first is not None
-        given = [first if tensor is None else tensor for tensor in tensors]
-        table = Table(len(given))
-        for slot, tensor in enumerate(given):
+        filled = [first if tensor is None else tensor for tensor in tensors]
+        table = Table(len(filled))
+        for slot, tensor in enumerate(filled):
             table.bind(slot, tensor)
         self.segment(first.device)(table)
 
@@ -237,8 +237,8 @@ def rows_kernel(params: Params, inputs: Specs, results: Specs, blocks: Blocks | 
     assert q is not None and k is not None and v is not None
     sizes = Sizes(params, q, k, v, bias)
     dq, _, _, dbias = results
-    given = (grad, q, k, v, bias, seed, out, sums, _deltas(q), dq, dbias)
-    operands = dict(zip("grad q k v bias seed out sums deltas dq dbias".split(), given, strict=True))
+    specs = (grad, q, k, v, bias, seed, out, sums, _deltas(q), dq, dbias)
+    operands = dict(zip("grad q k v bias seed out sums deltas dq dbias".split(), specs, strict=True))
     letters = {"grad": "g", "q": "q", "k": "k", "v": "v", "out": "o", "bias": "b", "dq": "r"}
     return AttentionKernel("by_rows", sizes, operands, letters, {"SCORES": int(dbias is not None)}, blocks)
 
@@ -248,8 +248,8 @@ def columns_kernel(params: Params, inputs: Specs, results: Specs, blocks: Blocks
     grad, q, k, v, bias, _, sums, seed = inputs
     assert q is not None and k is not None and v is not None
     sizes = Sizes(params, q, k, v, bias)
-    given = (grad, q, k, v, bias, seed, sums, _deltas(q), *results[1:3])
-    operands = dict(zip("grad q k v bias seed sums deltas dk dv".split(), given, strict=True))
+    specs = (grad, q, k, v, bias, seed, sums, _deltas(q), *results[1:3])
+    operands = dict(zip("grad q k v bias seed sums deltas dk dv".split(), specs, strict=True))
     letters = {"grad": "g", "q": "q", "k": "k", "v": "v", "bias": "b", "dk": "r", "dv": "s"}
     return AttentionKernel("by_columns", sizes, operands, letters, {}, blocks)
 

@@ -87,18 +87,18 @@ class _Function:
 
     def inline(self, node: ast.Call, name: str) -> None:
         """Returns the effects of a call of a function of the module, in terms of its arguments."""
-        given = [self.origins_of(value) for value in node.args]
+        positional = [self.origins_of(value) for value in node.args]
         named = {keyword.arg: self.origins_of(keyword.value) for keyword in node.keywords}
-        if not any(given) and not any(named.values()):
+        if not any(positional) and not any(named.values()):
             return
         if name in self.callers:
-            everything = {origin for each in (*given, *named.values()) for origin in each}
+            everything = {origin for each in (*positional, *named.values()) for origin in each}
             self.reads |= everything
             self.writes |= everything
             return
         inner = _Function(name, self.functions, (*self.callers, self.name))
         effects = inner.effects()
-        for parameter, origins in (*zip(inner.parameters, given, strict=False), *named.items()):
+        for parameter, origins in (*zip(inner.parameters, positional, strict=False), *named.items()):
             self.reads |= origins if parameter in effects.reads else set()
             self.writes |= origins if parameter in effects.writes else set()
 

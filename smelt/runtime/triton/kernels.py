@@ -117,8 +117,8 @@ class Kernels:
             first, launch = templates[0]
             segment = self.segment([*first, launch])
             return lambda table, *_: segment(table)
-        whole = [Template(_launched(first), launch) for first, launch in templates]
-        return Product(self, self.target, library, _launched(before), _launched(after), whole, self.measured)
+        variants = [Template(_launched(first), launch) for first, launch in templates]
+        return Product(self, self.target, library, _launched(before), _launched(after), variants, self.measured)
 
     def planned(self, launch: Launch) -> list[PlannedLaunch]:
         """Returns the launch with each configuration of its kernel, except those whose grid is too large."""

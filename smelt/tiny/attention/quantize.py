@@ -66,7 +66,7 @@ def multiply(builder: GraphBuilder, node: fx.Node) -> None:
 
 @rule(*TABLES)
 def lookup(builder: GraphBuilder, node: fx.Node) -> None:
-    view = builder.whole(arguments(node)[0], node)
+    view = builder.full_tensor(arguments(node)[0], node)
     x = builder.tensors[view.name]
     y = builder.tensor(node, x.shape)
     builder.views[node] = View(y, view.index)
@@ -85,7 +85,7 @@ def lookup(builder: GraphBuilder, node: fx.Node) -> None:
 @rule(aten.native_layer_norm.default)
 def layer_norm(builder: GraphBuilder, node: fx.Node) -> None:
     x_node, shape, gain, shift, epsilon = arguments(node)
-    view, channels = builder.whole(x_node, node), prod(shape)
+    view, channels = builder.full_tensor(x_node, node), prod(shape)
     found = rows(view.index.reshape(-1, channels))
     if len(shape) != 1 or found is None or not torch.equal(found[1], torch.arange(channels)):
         raise builder.lacks(node, "the target lacks layer norms but those over the channels of each position")
@@ -107,8 +107,8 @@ def fused_attention(builder: GraphBuilder, node: fx.Node) -> None:
     q, k, v = (builder.source(one, node, scaled=True) for one in arguments(node)[:3])
     if any(arguments(node)[3:5]) or node.kwargs.get("attn_mask") is not None:
         raise builder.lacks(node, "the target lacks attention with a mask or with dropout")
-    given: Any = node.kwargs.get("scale")
-    factor: float = q.index.shape[-1] ** -0.5 if given is None else given
+    scale: Any = node.kwargs.get("scale")
+    factor: float = q.index.shape[-1] ** -0.5 if scale is None else scale
     q, k, v = (View(one.name, one.index.flatten(0, 1), one.factor) for one in (q, k, v))
     count = len(q.index) // builder.batch
     _attention(builder, node, builder.only_first(node), Scores(q, k, count, factor, True), v)

@@ -16,24 +16,24 @@ def _add_constant(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, AddConstant)
     (of_x, of_table), x = add_scales(r.graph, op), r.graph.tensors[op.x]
-    given = [r.at(call.reads[0]), x.zero, number(of_x), r.parameter(op.table), 0, number(of_table), x.elements]
-    return called("tiny_add", *given, r.at(call.writes[0]), r.result(op, call))
+    args = [r.at(call.reads[0]), x.zero, number(of_x), r.parameter(op.table), 0, number(of_table), x.elements]
+    return called("tiny_add", *args, r.at(call.writes[0]), r.result(op, call))
 
 
 @rule("lookup")
 def _lookup(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Lookup)
-    given = [r.at(call.reads[0]), r.parameter(op.table), r.graph.tensors[op.x].elements]
-    return called("tiny_lookup", *given, r.at(call.writes[0]))
+    args = [r.at(call.reads[0]), r.parameter(op.table), r.graph.tensors[op.x].elements]
+    return called("tiny_lookup", *args, r.at(call.writes[0]))
 
 
 @rule("lookup_backward")
 def _lookup_backward(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Lookup)
-    given = [*map(r.at, call.reads), r.parameter(op.slopes), r.graph.tensors[op.x].elements]
-    return called("tiny_lookup_backward", *given, r.at(call.writes[0]))
+    args = [*map(r.at, call.reads), r.parameter(op.slopes), r.graph.tensors[op.x].elements]
+    return called("tiny_lookup_backward", *args, r.at(call.writes[0]))
 
 
 def _norm(r: Rendering, op: LayerNorm) -> tuple[list[object], list[str]]:
@@ -41,24 +41,24 @@ def _norm(r: Rendering, op: LayerNorm) -> tuple[list[object], list[str]]:
     x = r.graph.tensors[op.x]
     epsilon, *pair = norm_numbers(r.graph, op)
     names = [r.constant(f"{op.name}.{kind}", one) for kind, one in zip(("gain", "shift"), pair, strict=True)]
-    given = [x.elements // x.channels, x.channels, x.zero, number(float(np.float32(1.0 / x.channels))), number(epsilon)]
-    return given, names
+    args = [x.elements // x.channels, x.channels, x.zero, number(float(np.float32(1.0 / x.channels))), number(epsilon)]
+    return args, names
 
 
 @rule("layer_norm")
 def _layer_norm(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, LayerNorm)
-    given, names = _norm(r, op)
-    return called("tiny_layer_norm", r.at(call.reads[0]), *given, *names, r.at(call.writes[0]), r.result(op, call))
+    args, names = _norm(r, op)
+    return called("tiny_layer_norm", r.at(call.reads[0]), *args, *names, r.at(call.writes[0]), r.result(op, call))
 
 
 @rule("layer_norm_backward")
 def _layer_norm_backward(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, LayerNorm)
-    given, names = _norm(r, op)
-    return called("tiny_layer_norm_backward", *map(r.at, call.reads), *given, names[0], r.at(call.writes[0]))
+    args, names = _norm(r, op)
+    return called("tiny_layer_norm_backward", *map(r.at, call.reads), *args, names[0], r.at(call.writes[0]))
 
 
 def _operands(r: Rendering, op: Attention, reads: tuple[str, ...]) -> list[object]:
@@ -91,8 +91,8 @@ def _attention_backward(r: Rendering, call: Call, at: int) -> str:
         f"{r.at(name)} + {start}" if name in call.writes else "0" for name, start in zip(names, op.starts, strict=True)
     ]
     row = r.scratch(at, "float")
-    given = [r.at(call.reads[0]), *_operands(r, op, call.reads[1:]), *made, row, f"{row} + {keys(r.graph, op)}"]
-    return " ".join([*cleared, called("tiny_attention_backward", *given)])
+    args = [r.at(call.reads[0]), *_operands(r, op, call.reads[1:]), *made, row, f"{row} + {keys(r.graph, op)}"]
+    return " ".join([*cleared, called("tiny_attention_backward", *args)])
 
 
 def _trained(name: str) -> str:
@@ -115,22 +115,22 @@ def _factors(r: Rendering, op: Layer) -> str:
 @rule("adapter_down")
 def _adapter_down(r: Rendering, call: Call, at: int) -> str:
     op, positions, rank, step = _layer(r, call)
-    given = [r.at(call.reads[0]), positions, op.inputs, r.graph.tensors[op.x].zero, step]
-    return called("tiny_adapter_down", *given, _trained(adapter_names(op)[0]), rank, r.at(call.writes[0]))
+    args = [r.at(call.reads[0]), positions, op.inputs, r.graph.tensors[op.x].zero, step]
+    return called("tiny_adapter_down", *args, _trained(adapter_names(op)[0]), rank, r.at(call.writes[0]))
 
 
 @rule("adapter_hidden")
 def _adapter_hidden(r: Rendering, call: Call, at: int) -> str:
     op, positions, rank, _ = _layer(r, call)
-    given = [r.at(call.reads[0]), positions, op.outputs, _factors(r, op), _trained(adapter_names(op)[1]), rank]
-    return called("tiny_adapter_hidden", *given, r.at(call.writes[0]))
+    args = [r.at(call.reads[0]), positions, op.outputs, _factors(r, op), _trained(adapter_names(op)[1]), rank]
+    return called("tiny_adapter_hidden", *args, r.at(call.writes[0]))
 
 
 @rule("adapter_backward")
 def _adapter_backward(r: Rendering, call: Call, at: int) -> str:
     op, positions, rank, step = _layer(r, call)
-    given = [*map(r.at, call.reads), positions, op.inputs, step, _trained(adapter_names(op)[0]), rank]
-    return called("tiny_adapter_backward", *given, r.at(call.writes[0]))
+    args = [*map(r.at, call.reads), positions, op.inputs, step, _trained(adapter_names(op)[0]), rank]
+    return called("tiny_adapter_backward", *args, r.at(call.writes[0]))
 
 
 @rule("update_up")
@@ -138,8 +138,8 @@ def _update_up(r: Rendering, call: Call, at: int) -> str:
     op, positions, rank, _ = _layer(r, call)
     g, hidden = map(r.at, call.reads)
     name = adapter_names(op)[1]
-    given = [g, positions, op.outputs, _factors(r, op), hidden, rank, _trained(name), sgd(r, name, call)]
-    return called("tiny_update_up", *given)
+    args = [g, positions, op.outputs, _factors(r, op), hidden, rank, _trained(name), sgd(r, name, call)]
+    return called("tiny_update_up", *args)
 
 
 @rule("update_down")
@@ -147,5 +147,5 @@ def _update_down(r: Rendering, call: Call, at: int) -> str:
     op, positions, rank, step = _layer(r, call)
     g, x = map(r.at, call.reads)
     name = adapter_names(op)[0]
-    given = [g, positions, rank, x, op.inputs, r.graph.tensors[op.x].zero, step]
-    return called("tiny_update_down", *given, _trained(name), sgd(r, name, call))
+    args = [g, positions, rank, x, op.inputs, r.graph.tensors[op.x].zero, step]
+    return called("tiny_update_down", *args, _trained(name), sgd(r, name, call))

@@ -83,12 +83,12 @@ def _layer_norm_backward(run: Run, call: Call) -> None:
     assert isinstance(op, LayerNorm)
     channels = run.graph.tensors[op.x].channels
     unit, rate = _units(run, op, call.reads[1], channels)
-    given = run.values[call.reads[0]]
-    g = given.reshape(unit.shape) * torch.from_numpy(norm_numbers(run.graph, op)[1])
+    gradient = run.values[call.reads[0]]
+    g = gradient.reshape(unit.shape) * torch.from_numpy(norm_numbers(run.graph, op)[1])
     share, columns, zero = torch.tensor(1.0 / channels), range(channels), torch.zeros(())
     total = terms_in_order((g[..., c : c + 1] for c in columns), zero) * share
     along = terms_in_order((g[..., c : c + 1] * unit[..., c : c + 1] for c in columns), zero) * share
-    run.values[call.writes[0]] = ((g - total - unit * along) * rate).reshape(given.shape)
+    run.values[call.writes[0]] = ((g - total - unit * along) * rate).reshape(gradient.shape)
 
 
 # -- attention -----------------------------------------------------------------------------------------------------

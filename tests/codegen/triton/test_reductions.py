@@ -77,7 +77,7 @@ def test_tiles_that_are_taken_one_after_the_other(kind: str, dtype: torch.dtype,
     folded = read(made.start)
     for half in halves:
         folded = read(made.step("a", "x"), a=folded, x=read(made.prepared("x"), x=tile(half)))
-    got = read(made.whole("a"), a=tile(folded))
+    got = read(made.fold_tile("a"), a=tile(folded))
     want = KINDS[kind](x, axis=axis, keepdims=True)
     if dtype is torch.bool and kind in ("sum", "amax"):
         want = np.any(x, axis=axis, keepdims=True)
@@ -104,7 +104,7 @@ def test_an_accumulator_starts_with_what_changes_nothing(kind: str, dtype: torch
 
 def test_sums_begin_at_zero() -> None:
     made = Accumulator("sum", torch.float32, 0)
-    assert not np.signbit(read(made.whole("a"), a=tile(np.full((3, 1), -0.0, np.float32)))).any()
+    assert not np.signbit(read(made.fold_tile("a"), a=tile(np.full((3, 1), -0.0, np.float32)))).any()
 
 
 def test_the_functions_of_the_library_that_texts_call() -> None:

@@ -35,13 +35,13 @@ LIBRARY |= {
 }
 
 
-def _emit(p: Lowering, name: str, given: Mapping[str, Any]) -> Any:
-    return p.emit(PRIMS[name], *map(given.__getitem__, PRIMS[name].parameters))
+def _emit(p: Lowering, name: str, operands: Mapping[str, Any]) -> Any:
+    return p.emit(PRIMS[name], *map(operands.__getitem__, PRIMS[name].parameters))
 
 
-def _forward(p: Lowering, name: str, **given: Any) -> Any:
+def _forward(p: Lowering, name: str, **operands: Any) -> Any:
     """Returns the results of a kernel, and zeros for the results that only the gradient of dropout needs."""
-    out, sums = _emit(p, name, given)
+    out, sums = _emit(p, name, operands)
     promised = p.result[1]
     if promised is not None and is_empty(shape_of(sums)) and not is_empty(promised.shape):
         sums = p.full(promised.shape, 0, promised.dtype, promised.device)  # unused without a gradient
@@ -52,8 +52,8 @@ def _forward(p: Lowering, name: str, **given: Any) -> Any:
     return (*(v if meta is not None else None for v, meta in zip(values, p.result, strict=False)), *rest)
 
 
-def _backward(p: Lowering, name: str, **given: Any) -> Any:
-    values = _emit(p, name, given)
+def _backward(p: Lowering, name: str, **operands: Any) -> Any:
+    values = _emit(p, name, operands)
     kept = [(v, meta) for v, meta in zip(values, p.result, strict=True) if v is not None and meta is not None]
     for value, meta in kept:
         set_eager_strides(value, meta)
@@ -225,11 +225,11 @@ def _stream(offset: Node) -> int:
     return int(offset.args[1])  # type: ignore[arg-type]
 
 
-def _tiled_backward(p: Lowering, **given: Any) -> Any:
+def _tiled_backward(p: Lowering, **operands: Any) -> Any:
     """Returns the gradients of q, k and v with eager's strides; the gradient of the bias has the kernel's own
     strides.
     """
-    values = _emit(p, "attention_tiled_backward", given)
+    values = _emit(p, "attention_tiled_backward", operands)
     for value, meta in zip(values[:3], p.result[:3], strict=True):
         if value is not None and meta is not None:
             set_eager_strides(value, meta)

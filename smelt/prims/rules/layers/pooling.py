@@ -15,10 +15,10 @@ Sizes = Sequence[int] | int
 
 
 def _pair(values: Sizes, default: Sizes = ()) -> tuple[int, int]:
-    given = (values,) if isinstance(values, int) else tuple(values)
-    if not given:
+    sizes = (values,) if isinstance(values, int) else tuple(values)
+    if not sizes:
         return _pair(default)
-    return (given[0], given[0]) if len(given) == 1 else (given[0], given[1])
+    return (sizes[0], sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])
 
 
 @decomposition(aten.max_pool2d_with_indices.default)
