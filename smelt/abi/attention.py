@@ -31,8 +31,8 @@ class Fourth(enum.Enum):
     """What a backward returns after the gradients with respect to q, k and v."""
 
     NOTHING = "nothing"
-    BIAS = "the gradient by the bias"
-    SCORES = "the gradient by each score"
+    BIAS = "the gradient with respect to the bias"
+    SCORES = "the gradient with respect to each score"
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ ATTENTIONS = {
             Fourth.NOTHING,
             (
                 "softmax(q k^T * scale + bias) v -> (out, logsumexp of each row). scale None means 1/sqrt(width).",
-                "Gradients by q, k and v of attention_cpu.",
+                "Gradients with respect to q, k and v of attention_cpu.",
             ),
         ),
         (
@@ -89,7 +89,7 @@ ATTENTIONS = {
             Fourth.NOTHING,
             (
                 "softmax(q k^T * scale) v -> (out, logsumexp of each row in float32). scale None means 1/sqrt(width).",
-                "Gradients by q, k and v of attention_flash.",
+                "Gradients with respect to q, k and v of attention_flash.",
             ),
         ),
         (
@@ -100,7 +100,7 @@ ATTENTIONS = {
             Fourth.BIAS,
             (
                 "softmax(q k^T * scale + bias) v -> (out, logsumexp of each row in padded rows; empty without `sums`).",
-                "Gradients by q, k, v and bias of attention_efficient; None where `mask` is False.",
+                "Gradients with respect to q, k, v and bias of attention_efficient; None where `mask` is False.",
             ),
         ),
         (
@@ -111,7 +111,7 @@ ATTENTIONS = {
             Fourth.NOTHING,
             (
                 "softmax(q k^T * scale + bias) v -> (out, logsumexp of rows, then a dimension of 1; empty without).",
-                "Gradients by q, k and v of attention_cudnn.",
+                "Gradients with respect to q, k and v of attention_cudnn.",
             ),
         ),
         (
@@ -122,7 +122,7 @@ ATTENTIONS = {
             Fourth.SCORES,
             (
                 "As attention_efficient, with weights dropped as `random` of the same seed and stream says.",
-                "Gradients by q, k, v and each score of attention_tiled; None where `mask` is False.",
+                "Gradients with respect to q, k, v and each score of attention_tiled; None where `mask` is False.",
             ),
         ),
     )

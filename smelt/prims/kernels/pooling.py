@@ -59,9 +59,9 @@ def _adaptive(rank: int) -> None:
         return _sized(x, x.shape[-rank:])
 
     mean.__doc__ = f"The mean of each of output_size windows over the last {rank} dimensions."
-    mean_backward.__doc__ = f"The gradient of adaptive_avg_pool{rank}d by x."
+    mean_backward.__doc__ = f"The gradient of adaptive_avg_pool{rank}d with respect to x."
     maximum.__doc__ = "(maximum, int64 position in the image) of each of output_size windows over the last dimensions."
-    maximum_backward.__doc__ = f"The gradient of adaptive_max_pool{rank}d by x."
+    maximum_backward.__doc__ = f"The gradient of adaptive_max_pool{rank}d with respect to x."
     kernel(f"adaptive_avg_pool{rank}d", getattr(aten, f"_adaptive_avg_pool{rank}d").default, LINEAR)(mean)
     kernel(f"adaptive_avg_pool{rank}d_backward", getattr(aten, f"_adaptive_avg_pool{rank}d_backward").default)(
         mean_backward
@@ -84,7 +84,7 @@ def _fractional(rank: int) -> None:
         return make(x.shape, x.dtype, x.device)
 
     maximum.__doc__ = "(maximum, int64 position) of output_size windows at positions that samples in [0, 1) choose."
-    maximum_backward.__doc__ = f"The gradient of fractional_max_pool{rank}d by x."
+    maximum_backward.__doc__ = f"The gradient of fractional_max_pool{rank}d with respect to x."
     kernel(f"fractional_max_pool{rank}d", getattr(aten, f"fractional_max_pool{rank}d").default)(maximum)
     kernel(f"fractional_max_pool{rank}d_backward", getattr(aten, f"fractional_max_pool{rank}d_backward").default)(
         maximum_backward

@@ -38,7 +38,7 @@ def _grid_sampler(rank: int) -> None:
         return image, make(grid.shape, grid.dtype, grid.device)
 
     sample.__doc__ = "x (batch, channels, *space) at the positions in [-1, 1] that grid (batch, *out, rank) names."
-    backward.__doc__ = f"The gradients of {name} by x (None where the mask says so) and grid."
+    backward.__doc__ = f"The gradients of {name} with respect to x (None where the mask says so) and grid."
     kernel(name, getattr(aten, name).default)(sample)
     kernel(f"{name}_backward", getattr(aten, f"{name}_backward").default)(backward)
 
@@ -67,7 +67,7 @@ def _upsample(name: str) -> None:
     resample.__doc__ = "x (batch, channels, height, width) resampled to output_size" + (
         ", smoothed where it shrinks." if own.endswith("aa") else " by cubic weights."
     )
-    backward.__doc__ = f"The gradient of {own} by x."
+    backward.__doc__ = f"The gradient of {own} with respect to x."
     kernel(own, getattr(aten, name).default)(resample)
     kernel(f"{own}_backward", getattr(aten, f"{name}_backward").default)(backward)
 
