@@ -37,19 +37,16 @@ def call_311(vm: Interpreter, f: Frame, arg: int) -> None:
         make_call(vm, f, first, second, items, names)
 
 
-def call_313(vm: Interpreter, f: Frame, arg: int) -> None:
+def call_313(vm: Interpreter, f: Frame, arg: int, names: tuple[str, ...] = ()) -> None:
     """CALL of Python 3.13: the stack has (function, NULL) or (unbound method, object) below the arguments."""
     items = take(f, arg)
     first, fn = f.stack.pop(), f.stack.pop()
-    make_call(vm, f, fn, first, items, ())
+    make_call(vm, f, fn, first, items, names)
 
 
 def call_kw_313(vm: Interpreter, f: Frame, arg: int) -> None:
     """CALL_KW of Python 3.13: CALL with the names of the keyword arguments on top of the stack."""
-    names = f.stack.pop()
-    items = take(f, arg)
-    first, fn = f.stack.pop(), f.stack.pop()
-    make_call(vm, f, fn, first, items, names)
+    call_313(vm, f, arg, f.stack.pop())
 
 
 def make_call(
