@@ -32,6 +32,12 @@ MIRRORED = ("schedule", "codegen", "prims", "loops")
 PRIVATE = ("_schema", "_version", "_cdata", "_base", "_backward_hooks", "_opname", "_is_view", "_ops")
 """Attributes of torch's objects that only torch_c and torch_private, in base, may read."""
 
+PRIVATE_OF_FX = (
+    *("_graph_namespace", "_find_nodes_lookup_table", "_obj_to_name", "_used_names", "_base_count"),
+    *("_erased", "_insert", "_len"),
+)
+"""Attributes of fx graphs and nodes that only the module of smelt's subclass of `fx.Graph` may use."""
+
 
 def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
@@ -151,6 +157,16 @@ def test_private_names_of_torch_are_read_in_one_module() -> None:
         and (names := private_names(tree_of(path)))
     }
     assert not found, "smelt/base/torch_private.py has names for them"
+
+
+def test_private_names_of_fx_are_used_in_one_module() -> None:
+    found = {
+        where(path)
+        for path in modules()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and node.attr in PRIVATE_OF_FX
+    }
+    assert found == {"graph/ir/module.py"}
 
 
 def test_private_names_are_found() -> None:
