@@ -310,7 +310,7 @@ class Interpreter:
             return self.prologue.handle(self.tensors.handle(value))
         return READ.find(type(value))(self, value, source)
 
-    def check_type(self, value: Any, source: Source) -> None:
+    def check_type(self, value: object, source: Source) -> None:
         """Guard the class of an external value."""
         check_type(self, value, source)
 

@@ -10,7 +10,7 @@ import logging
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -141,7 +141,7 @@ def _refuse_eviction(fn: Cache, args: Args, kwargs: Kwargs) -> None:
         raise Break(f"a call of {fn.__name__}, whose cache is full", "another result leaves it")
 
 
-def _has_state(vm: Interpreter, value: Any) -> bool:
+def _has_state(vm: Interpreter, value: object) -> bool:
     """Whether an argument is a tensor or an object of the program: the attributes that a function reads are not part of
     the key.
     """

@@ -54,14 +54,17 @@ class Merge:
             return self._phi(a, b)
         if kind is TraceTensor and type(b) is TraceTensor:
             return self._tensor(a, b)
-        if kind is type(b):
-            if is_plain(a) and a == b and repr(a) == repr(b):
-                return a
-            made = not self.before.existed(a) and not self.before.existed(b)
-            if (kind is tuple or kind is list and made) and len(a) == len(b):
-                return self._sequence(a, b)
-            if kind is dict and made and list(a) == list(b):
-                return self._dict(a, b)
+        return self._of_one_type(kind, a, b) if kind is type(b) else self._phi(a, b)
+
+    def _of_one_type(self, kind: type, a: Any, b: Any) -> object:
+        """The merged value of two values of the same type that are no tensors."""
+        if is_plain(a) and a == b and repr(a) == repr(b):
+            return a
+        made = not self.before.existed(a) and not self.before.existed(b)
+        if (kind is tuple or kind is list and made) and len(a) == len(b):
+            return self._sequence(a, b)
+        if kind is dict and made and list(a) == list(b):
+            return self._dict(a, b)
         return self._phi(a, b)
 
     def _sequence(self, a: list[object] | tuple[object, ...], b: list[object] | tuple[object, ...]) -> object:
@@ -78,7 +81,7 @@ class Merge:
             return self._phi(a, b)
         return dict(zip(a, values, strict=True))
 
-    def expression(self, a: object, b: object) -> Any:
+    def expression(self, a: object, b: object) -> object:
         """The merged value of two stack elements or returned values, which cannot be a phi value.
 
         Raises:

@@ -37,7 +37,7 @@ def _guard_identity(vm: Interpreter, fn: object) -> None:
         vm.guards.check(source, native.IS, fn)
 
 
-def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def call(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> object:
     """Record a call as a prologue operation; NotImplemented if the call is not one."""
     kind = type(fn)
     if type(fn) is types.MethodType:
@@ -125,7 +125,7 @@ def call_method(vm: Interpreter, method: PrologueMethod, args: Args, kwargs: Kwa
     return vm.prologue.run(None, (method.owner, *args), kwargs, method=method.name)
 
 
-def numpy_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def numpy_call(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> object:
     """Call a NumPy function on plain data; NotImplemented for other arguments or functions."""
     if not is_numpy(fn):
         return NotImplemented

@@ -31,7 +31,7 @@ class Copies:
         known = self._kept_alive.get(id(value))
         return value if known is None else known[1]
 
-    def give_back(self, value: Any) -> object:
+    def give_back(self, value: object) -> object:
         """An object that C code returned or wrote to, with copies of containers replaced by the program's own
         containers.
         """

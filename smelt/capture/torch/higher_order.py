@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import FunctionType
-from typing import Any
 
 import torch
 
@@ -14,7 +12,7 @@ from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import CALL, special
 from smelt.capture.torch import higher_order_forms as forms
 
-_FORMS: dict[tuple[str, str], Callable[..., Any]] = {
+_FORMS: dict[tuple[str, str], forms.Function] = {
     ("cond", "cond_op"): forms.cond,
     ("scan", "scan_op"): forms.scan,
     ("map", "map_impl"): forms.map_rows,
@@ -40,7 +38,7 @@ def _conditional_of_caller(vm: Interpreter) -> FunctionType:
     return copies[place]
 
 
-def _register(operator: Any, form: Callable[..., Any]) -> None:
+def _register(operator: object, form: forms.Function) -> None:
     @CALL(type(operator))
     def call(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> object:
         return vm.call(_conditional_of_caller(vm) if form is forms.cond else form, args, kwargs)

@@ -16,10 +16,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-Leaves = Sequence[Any]
+Function = Callable[..., Any]
+"""A function of the program."""
+
+Values = Sequence[object]
+Tensors = Sequence[Tensor]
 
 
-def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Leaves = ()) -> Any:
+def cond(pred: object, true_fn: Function, false_fn: Function, operands: Values = ()) -> object:
     """`torch.cond`: the result of one of two functions.
 
     Args:
@@ -31,23 +35,23 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
     return false_fn(*operands)
 
 
-def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Any) -> Any:
+def while_loop(cond_fn: Function, body_fn: Function, carried_inputs: Values) -> object:
     """`while_loop`: what `body_fn` gave last when `cond_fn` is false; copies of `carried_inputs` if it never ran.
 
     Args:
         carried_inputs: tuple or list of tensors, numbers and nested containers of them: arguments of both functions.
     """
-    values: Any = None
+    values: Values | None = None
     while cond_fn(*(carried_inputs if values is None else values)):
         values = body_fn(*(carried_inputs if values is None else values))
     return tree_map(_copied, tuple(carried_inputs)) if values is None else values
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> object:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def scan(combine_fn: Callable[..., Any], init: Leaves, xs: Leaves, additional_inputs: Leaves = ()) -> tuple[Any, Any]:
+def scan(combine_fn: Function, init: Values, xs: Tensors, additional_inputs: Values = ()) -> tuple[object, object]:
     """`scan` over dimension 0: the last carry, and the outputs of all steps stacked along dimension 0.
 
     Args:
@@ -63,19 +67,19 @@ def scan(combine_fn: Callable[..., Any], init: Leaves, xs: Leaves, additional_in
     return last, _stacked(steps)
 
 
-def map_rows(f: Callable[..., Any], xs: Leaves, pos_args: Leaves) -> Any:
+def map_rows(f: Function, xs: Tensors, pos_args: Values) -> object:
     """`map`: the results of `f(*rows, *pos_args)` for all rows of `xs`, stacked along dimension 0."""
     return _stacked([f(*[each.select(0, at) for each in xs], *pos_args) for at in range(xs[0].shape[0])])
 
 
-def _stacked(results: list[Any]) -> Any:
+def _stacked(results: list[object]) -> object:
     """Containers of equal structure as one, with their tensors stacked along dimension 0; None stays None."""
     columns = zip(*map(tree_leaves, results), strict=True)
     stacked = [None if leaves[0] is None else torch.stack(leaves) for leaves in columns]
     return tree_unflatten(stacked, tree_flatten(results[0])[1])
 
 
-def associative_scan(combine_fn: Callable[..., Any], xs: Leaves, additional_inputs: Leaves = ()) -> Any:
+def associative_scan(combine_fn: Function, xs: Tensors, additional_inputs: Values = ()) -> object:
     """`associative_scan` along dimension 0, in eager's order of combinations: neighbours first, then recursively.
 
     Args:
@@ -89,7 +93,7 @@ def associative_scan(combine_fn: Callable[..., Any], xs: Leaves, additional_inpu
     return tree_unflatten(_scan_pairs(combine_fn, xs, additional_inputs), structure)
 
 
-def _scan_pairs(combine_fn: Callable[..., Any], xs: Leaves, additional: Leaves) -> list[Any]:
+def _scan_pairs(combine_fn: Function, xs: Tensors, additional: Values) -> list[Tensor]:
     count = xs[0].shape[0]
     if count < 2:
         return list(xs)
@@ -110,7 +114,13 @@ def _interleaved(even: Tensor, odd: Tensor) -> Tensor:
 
 
 def flex_attention(
-    query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: float, *options: Any
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Function,
+    block_mask: Sequence[Function],
+    scale: float,
+    *options: Values,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`flex_attention` as eager computes it: scores, their modification and mask, softmax, product with the values.
 
@@ -136,7 +146,7 @@ def flex_attention(
 
 
 def _modified_by(
-    score_mod: Callable[..., Any], of_scores: Leaves, mask_mod: Callable[..., Any], of_mask: Leaves
+    score_mod: Function, of_scores: Values, mask_mod: Function, of_mask: Values
 ) -> Callable[[Tensor], Tensor]:
     """A function of all scores (batch, heads, queries, keys): modified, and -inf where the mask is False."""
 
@@ -163,7 +173,7 @@ def _attention(
     return _in_memory_order_of(query, out), sums / math.log(2), largest / math.log(2)
 
 
-def _for_all(function: Callable[..., Any], of_scores: bool, buffers: int) -> Callable[..., Any]:
+def _for_all(function: Function, of_scores: bool, buffers: int) -> Function:
     """`function` of scalars over all batches, heads, queries and keys; its last arguments are whole buffers."""
     first = (0,) if of_scores else ()
     function = functools.partial(index_by_tensors, function)
@@ -174,7 +184,7 @@ def _for_all(function: Callable[..., Any], of_scores: bool, buffers: int) -> Cal
     return function
 
 
-def index_by_tensors(function: Callable[..., Any], *args: Any) -> Any:
+def index_by_tensors(function: Function, *args: object) -> object:
     """Call a function in which `table[index]` picks elements where `index` is a tensor without dimensions: its value is
     not read. Capture gives the call this meaning.
     """
