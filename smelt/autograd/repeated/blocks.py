@@ -19,6 +19,7 @@ from torch.nn import Parameter
 from smelt.autograd.repeated.forms import alike, same_callers
 from smelt.base.torch_private import is_view
 from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.nodes.gradients import DERIVATIVES
 from smelt.graph.trace.overlap import overlapping
 
 MIN_BLOCKS = 8
@@ -72,6 +73,8 @@ def find_blocks(gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> Blocks 
     if any(type(e) not in _TENSORS or e.layout is not torch.strided or e.is_nested for e in examples):
         return None
     calls = [n for n in nodes if n.op not in ("placeholder", "output")]
+    if any(n.target is each for n in calls for each in DERIVATIVES):
+        return None  # gradients inside of the graph differentiate all blocks, wherever they stand
     seed = _seed(calls)
     return None if seed is None else _Search(calls, inputs, examples, *seed).run(nodes[-1])
 

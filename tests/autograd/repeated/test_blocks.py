@@ -21,7 +21,7 @@ def test_few_blocks_are_traced_as_they_are(count: int, copied: bool) -> None:
     assert copied_blocks(Net(count), X) == [copied]
 
 
-def test_what_is_asked_of_the_call_is_equal() -> None:
+def test_arguments_and_metadata_of_corresponding_calls_are_equal() -> None:
     net = Net(10)
     assert copied_blocks(net, X.clone().requires_grad_()) == [True]
     assert copied_blocks(net.eval(), X) == [True]
@@ -201,6 +201,14 @@ def without_gradient_inside(net: Net, x: Tensor) -> Tensor:
     return x
 
 
+def with_gradient_inside(net: Net, x: Tensor) -> Tensor:
+    y = x.detach().requires_grad_()
+    result = y
+    for layer in net.layers:
+        result = layer(result)
+    return result + torch.autograd.grad(result.square().sum(), y, create_graph=True)[0]
+
+
 @pytest.mark.parametrize(
     ("walk", "count", "copied"),
     [
@@ -217,6 +225,7 @@ def without_gradient_inside(net: Net, x: Tensor) -> Tensor:
         (of_a_shared_value, 10, True),
         (of_a_shared_gradient, 10, False),
         (without_gradient_inside, 10, True),
+        (with_gradient_inside, 10, False),
     ],
 )
 def test_ways_through_the_blocks(walk: Callable[[Net, Tensor], Any], count: int, copied: bool) -> None:
