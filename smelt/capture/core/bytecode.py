@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Handler: TypeAlias = "Callable[[Interpreter, Frame, Any], object]"
 
+CALL_PREFIXES = frozenset({"PRECALL", "KW_NAMES"})
+"""Instructions that belong to the call behind them; 3.13 has none."""
+
 
 class Site(NamedTuple):
     """The input of a decoder: the code, the byte offset of the next instruction (after inline caches), the argument."""
@@ -120,7 +123,7 @@ class Decoded:
     def begin_of(self, index: int) -> int:
         """The instruction at which a frame must resume to execute this one: KW_NAMES precedes a call and belongs to
         it."""
-        while index and self.names[index - 1] in ("PRECALL", "KW_NAMES"):
+        while index and self.names[index - 1] in CALL_PREFIXES:
             index -= 1
         return index
 

@@ -48,12 +48,22 @@ static int generator_finalizes(PyObject *value) {
 }
 
 /* -- callbacks of weak references -------------------------------------------------------------- */
-/* Whether a callback is one of weakref's containers: it only removes an entry and runs no code of the program. */
+static int is_in_dynamo(PyObject *module) {
+    static const char package[] = "torch._dynamo.";
+    Py_ssize_t length;
+    const char *name = PyUnicode_AsUTF8AndSize(module, &length);
+    if (!name) PyErr_Clear();
+    return name && length >= (Py_ssize_t)sizeof(package) && !memcmp(name, package, sizeof(package) - 1);
+}
+
+/* Whether a callback is one of weakref's containers, or of the table in which torch.compile, once it has been used, keeps
+   each module: it only removes an entry and runs no code of the program. */
 static int is_of_tables(PyObject *callback) {
     if (!PyFunction_Check(callback)) return 0;
     PyObject *module = ((PyFunctionObject *)callback)->func_module, *name = ((PyFunctionObject *)callback)->func_name;
     if (!module || !PyUnicode_Check(module)) return 0;
-    return (!PyUnicode_CompareWithASCIIString(module, "weakref") && !PyUnicode_CompareWithASCIIString(name, "remove")) ||
+    return is_in_dynamo(module) ||
+           (!PyUnicode_CompareWithASCIIString(module, "weakref") && !PyUnicode_CompareWithASCIIString(name, "remove")) ||
            (!PyUnicode_CompareWithASCIIString(module, "_weakrefset") && !PyUnicode_CompareWithASCIIString(name, "_remove"));
 }
 

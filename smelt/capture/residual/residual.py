@@ -39,6 +39,7 @@ from smelt.base.report import Report
 from smelt.base.torch_private import OpOverload, OpOverloadPacket, version_of
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At, Break, Restart
+from smelt.capture.core.bytecode import CALL_PREFIXES
 from smelt.capture.core.conditional_value import TRUTH_TESTS, PhiValue
 from smelt.capture.core.frames import Frame, Unread
 from smelt.capture.core.interface import Interpreter, Mirror, Store, Tensors
@@ -199,6 +200,7 @@ class Writer:
         """
         refuse_settings(self.vm)
         refuse_open(self.vm)
+        self._go_to_call(frame)
         how = RESUMPTIONS.get(frame.decoded.names[frame.pc])
         if how is None:
             raise Break(f"a break at {frame.decoded.names[frame.pc]}", "the frame cannot be continued after it")
@@ -220,6 +222,13 @@ class Writer:
         else:
             Resumption(self, frame, stack, slots).run(how, row)
         return self.finish()
+
+    def _go_to_call(self, frame: Frame) -> None:
+        """Run the instructions that only prepare a call: a frame that resumed before them may have stopped there."""
+        while frame.decoded.names[frame.pc] in CALL_PREFIXES:
+            handler, arg = frame.decoded.instructions[frame.pc]
+            handler(self.vm, frame, arg)
+            frame.pc += 1
 
     def _loses_variables(self, frame: Frame, slots: list[str]) -> bool:
         """Whether a traceback from this instruction would lose variables whose destruction runs a finalizer.

@@ -12,8 +12,10 @@ from torch import nn
 
 from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.frames import Frame
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
+from smelt.capture.python.stack_opcodes import read_variable
 
 _ENCODER = nn.TransformerEncoder.forward.__code__
 
@@ -24,13 +26,22 @@ def is_compiling(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     instead.
     """
     frame = vm.frames[-1]
-    if frame.code is _ENCODER and _leaves_out_padding(dict(zip(_ENCODER.co_varnames, frame.locals, strict=False))):
+    if frame.code is _ENCODER and _leaves_out_padding({name: _read(vm, frame, name) for name in _NAMES}):
         raise Break(
             "an encoder with a padding mask in eval",
             "eager computes it by nested tensors, which no graph holds, and gives zeros where the mask is set",
             "torch.backends.mha.set_fastpath_enabled(False) computes all positions, in eager as well",
         )
     return True
+
+
+_NAMES = ("mask", "src", "first_layer")
+"""Variables of the encoder's `forward` on which its use of nested tensors depends."""
+
+
+def _read(vm: Interpreter, frame: Frame, name: str) -> object:
+    """The value of the encoder's variable; a frame that resumes after a break has not read its variables yet."""
+    return read_variable(vm, frame, _ENCODER.co_varnames.index(name))
 
 
 def _leaves_out_padding(named: Kwargs) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -133,7 +134,7 @@ def test_without_gradients():
     _same(run, "aot_eager")
 
 
-def test_what_a_hook_may_not_return():
+def test_invalid_return_value_of_a_backward_hook_raises_as_in_eager():
     texts = []
     for compile in (lambda f: f, lambda f: smelt.compile(f, backend="aot_eager")):
         net = _model()
@@ -160,6 +161,22 @@ def test_hooks_of_the_old_kind_end_the_graph():
     def run(compile):
         net, seen = _model(), []
         net[1].register_backward_hook(lambda module, given, made: seen.append(made[0].sum().item()))
+        x = X.clone().requires_grad_()
+        compile(net)(x).sum().backward()
+        return seen, x.grad
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _same(run, "aot_eager", breaks=1)
+
+
+def test_a_break_where_a_variable_has_a_finalizer_is_one_break():
+    """The frame itself then runs the call at which the graph ended."""
+
+    def run(compile):
+        net, seen = _model(), []
+        net[1].register_backward_hook(lambda module, given, made: seen.append(made[0].sum().item()))
+        run.kept = weakref.ref(net[1], lambda _: None), net
         x = X.clone().requires_grad_()
         compile(net)(x).sum().backward()
         return seen, x.grad
