@@ -13,12 +13,6 @@ import torch
 
 Run = Callable[[Any, Any, Sequence[Any], int, Any], object]
 
-_library = torch.library.Library("smelt_collectives", "FRAGMENT")
-_library.define("call(Tensor written, Tensor[] read, str name, str group, int peer, str op) -> Tensor")
-CALL = torch.ops.smelt_collectives.call.default
-"""(the tensor to write, tensors that it reads, a key of `RUN`, the group's name, the rank in the group that gives or
-gets, the reduction or "") -> the new value of the first. Lists that are written are the first tensor's rows."""
-
 
 def _reduce(group: Any, out: Any, read: Sequence[Any], peer: int, op: Any) -> None:
     torch.distributed.reduce(out, torch.distributed.get_global_rank(group, peer), op, group)
@@ -68,5 +62,20 @@ def _group_named(name: str) -> Any:
     return find(name)
 
 
-_library.impl("call", _call, "CompositeExplicitAutograd")
-_library.impl("call", lambda written, *rest: torch.empty_like(written), "Meta")
+def _registered() -> Any:
+    """The operator, registered once in a process: torch refuses to define it again when the module is imported again,
+    as after an import that was interrupted.
+    """
+    space = torch.ops.smelt_collectives
+    if not hasattr(space, "call"):
+        library = torch.library.Library("smelt_collectives", "FRAGMENT")
+        library.define("call(Tensor written, Tensor[] read, str name, str group, int peer, str op) -> Tensor")
+        library.impl("call", _call, "CompositeExplicitAutograd")
+        library.impl("call", lambda written, *rest: torch.empty_like(written), "Meta")
+        vars(space)["library"] = library  # the operator lives as long as its library
+    return space.call.default
+
+
+CALL = _registered()
+"""(the tensor to write, tensors that it reads, a key of `RUN`, the group's name, the rank in the group that gives or
+gets, the reduction or "") -> the new value of the first. Lists that are written are the first tensor's rows."""

@@ -185,7 +185,8 @@ def test_associative_scan_of_a_recurrence(rows: int, reverse: bool, device: str)
         return left[0] * right[0], right[0] * left[1] + right[1]
 
     def function(a: Tensor, b: Tensor) -> Tensor:
-        return associative_scan(combine, (a, b), 1, reverse=reverse, combine_mode="generic")[1].contiguous()
+        out = associative_scan(combine, (a, b), 1, reverse=reverse, combine_mode="generic")[1]
+        return out.clone(memory_format=torch.contiguous_format)
 
     def want(a: Tensor, b: Tensor) -> Tensor:
         states: list[Tensor] = []
