@@ -33,6 +33,7 @@ from smelt.base.default_device import name_devices
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.report import Report
+from smelt.base.text import on_one_line
 from smelt.base.torch_c import inference_mode
 from smelt.capture import _native as native
 from smelt.capture.cache import CacheEntry, CompileSite, Reader
@@ -40,6 +41,8 @@ from smelt.capture.core.breaks import BreakReason, UserError
 from smelt.capture.core.frames import bind
 from smelt.capture.core.plan import CapturePlan
 from smelt.capture.interpreter import Interpreter
+from smelt.capture.python.hash_order import are_salted
+from smelt.capture.python.readers import by_text, set_items, set_items_by_text
 from smelt.capture.residual.residual import Residual
 from smelt.capture.session import Session
 from smelt.driver import Halves, halves_of, render_and_build
@@ -128,13 +131,7 @@ class Ahead(Artefact):
         """
         anchors = anchors_of(self.function, self.model)
         encode = Encoder(Names(anchors), self.blobs)
-        guards = found.entry.guards
-        sources = [source.text for source in found.guards.sources]
-        checks, lines = [*guards.checks], found.guards.lines()
-        if found.guards.hash_order:
-            checks.append((-1, native.PYTHON, hash_order()))
-            lines.append("the order of a set is the same: it differs in each process, with the hashes of its items")
-        version_guards = VersionGuards(guards.fetches, checks, guards.outputs, lines, sources)
+        guards = _guards_of(found)
         slot = None
         if self.model is not None:
             slot = 0 if self.function.__code__.co_argcount else self.function.__code__.co_kwonlyargcount
@@ -144,8 +141,8 @@ class Ahead(Artefact):
         if residual.points:
             raise ArtefactError("the function goes on after a graph break")
         return {
-            "guards": GuardWriter(encode, version_guards, values).data(),
-            "texts": self.blobs.number(version_guards.texts()),
+            "guards": GuardWriter(encode, guards, values).data(),
+            "texts": self.blobs.number(guards.texts()),
             "residual": {
                 "source": residual.source,
                 "offset": residual.at.offset if residual.at is not None else 0,
@@ -154,6 +151,42 @@ class Ahead(Artefact):
             },
             "graph": None if kept is None else _number(ProgramWriter(encode).data(kept), graphs),
         }
+
+
+def _guards_of(found: CacheEntry) -> VersionGuards:
+    """The guards of a version. The order of sets is one of them only if the program reads it.
+
+    Raises:
+        ArtefactError: it reads the order of a set of objects, or a hash, which follow from addresses.
+    """
+    if found.guards.address_order:
+        raise ArtefactError(
+            "the program reads the order of a set of objects, or a hash",
+            why="it follows from the addresses of objects, which differ in each process",
+            hint="put the objects in a list or in the keys of a dictionary",
+        )
+    compiled, hashes = found.entry.guards, found.guards.hash_order
+    fetches, checks = [*compiled.fetches], [*compiled.checks]
+    lines, sources = found.guards.lines(), [source.text for source in found.guards.sources]
+    if hashes:
+        checks.append((-1, native.PYTHON, hash_order()))
+        lines.append("hashes are the same: the program reads the order of a set, or a hash, which differ by process")
+    inner = {parent for parent, _, _ in fetches}
+    for number, (index, kind, operand) in enumerate(compiled.checks):
+        if (
+            hashes
+            or kind != native.EQ
+            or index in inner
+            or fetches[index][2] is not set_items
+            or not are_salted(operand)
+        ):
+            continue
+        fetches[index] = (*fetches[index][:2], set_items_by_text)
+        checks[number] = index, kind, by_text(operand)
+        sources[index] = f"sorted({sources[index].removeprefix('tuple(')}"
+        at = found.guards.locations[number]
+        lines[number] = on_one_line(f"{sources[index]} == {[*by_text(operand)]}{f'  # {at}' if at else ''}")
+    return VersionGuards(fetches, checks, compiled.outputs, lines, sources)
 
 
 def _number(data: Any, known: dict[str, Any]) -> int:

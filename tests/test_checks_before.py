@@ -66,7 +66,7 @@ def test_deviations(compiled: Any, looked: list[int], name: str) -> None:
     run(right)
 
 
-def test_what_eager_asserts_in_kernels_is_not_waited_for(looked: list[int]) -> None:
+def test_checks_asserted_by_eager_kernels_do_not_synchronize(looked: list[int]) -> None:
     def function(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         y = x.index_put((i,), x[0]).scatter_add(0, i[:, None], x).index_add(0, i, x[: len(i)])
         y = y.index_put((i,), x[0], accumulate=True).index_put_((i,), y[i] * 3, accumulate=True)

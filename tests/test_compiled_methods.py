@@ -217,7 +217,7 @@ def test_gradients_belong_to_the_copy() -> None:
     assert w.grad.tolist() == [1.0] * 3 and other.w.grad.tolist() == [2.0] * 3
 
 
-def test_what_is_known_of_a_method() -> None:
+def test_compiled_method_keeps_its_name_signature_and_instance() -> None:
     m = Scaled()
     run = smelt.compile(m.shifted)
     assert smelt.is_compiled(run) and run.__self__ is m and run.__name__ == "shifted"

@@ -247,7 +247,7 @@ class FormerPickle:
         return compiled_module._unpickle, (compiled_module.Remake(smelt.compile, {}), self.twin._orig_mod)
 
 
-def test_what_was_pickled_by_former_versions_is_loaded(pair: tuple[Net, Net]) -> None:
+def test_pickles_of_former_versions_are_loaded(pair: tuple[Net, Net]) -> None:
     net, twin = pair
     before = pickle.dumps(FormerPickle(twin), protocol=2)  # a protocol in which names of modules are lines of text
     still_before = before.replace(b"csmelt.compiled_module\n", b"csmelt.twin\n")

@@ -226,7 +226,7 @@ def test_only_the_check_is_kept_and_each_once() -> None:
     assert targets.count(IN_RANGE) == 1 and len(targets) == 2
 
 
-def test_what_is_used_has_no_check_of_its_own() -> None:
+def test_used_operation_has_no_separate_range_check() -> None:
     def function(x: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (F.cross_entropy(F.embedding(i, x), i),)
 

@@ -86,7 +86,7 @@ REFUSED: dict[str, Program] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_order_is_refused_as_in_eager(name: str) -> None:
+def test_nondeterministic_operation_is_refused_as_in_eager(name: str) -> None:
     program, x = REFUSED[name], torch.ones(2, 3)
     run = smelt.compile(program)
     assert torch.equal(run(x), program(x))
@@ -107,7 +107,7 @@ def test_what_has_no_order_is_refused_as_in_eager(name: str) -> None:
     assert torch.equal(run(x), program(x))
 
 
-def test_what_has_an_order_stays_in_the_graph() -> None:
+def test_ordered_operation_stays_in_the_graph() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return x.clone().put_(torch.tensor([0, 0]), torch.ones(2), accumulate=True).cumsum(1)
 

@@ -86,5 +86,5 @@ terminate = ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev
 
 
 @pytest.mark.parametrize("where", ["terminate()", "threading.Thread(target=terminate).start()"])
-def test_what_terminates_a_running_program_still_does(where: str) -> None:
+def test_call_of_terminate_still_aborts_a_running_program(where: str) -> None:
     assert run(TERMINATE + where).returncode == -signal.SIGABRT

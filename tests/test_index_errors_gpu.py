@@ -127,7 +127,7 @@ LOOKED_AT = {
 
 
 @pytest.mark.parametrize("case", LOOKED_AT)
-def test_what_eager_looks_at_first_loses_nothing(case: str) -> None:
+def test_check_that_eager_reads_first_leaves_the_gpu_usable(case: str) -> None:
     """Deviations: an error of the processor, after which everything goes on."""
     use = """
 for n in range(3):

@@ -203,7 +203,7 @@ def test_layers_of_two_types(size: int) -> None:
         lambda x: F.layer_norm(x.reshape(-1, 100).t(), (90,), x[:90], x[90:180]),
     ],
 )
-def test_what_only_smaller_tensors_would_refuse_runs(function: Function) -> None:
+def test_operation_invalid_only_for_smaller_tensors_runs(function: Function) -> None:
     x = torch.rand(9000)
     torch.testing.assert_close(smelt.compile(function)(x), function(x))
 

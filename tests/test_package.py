@@ -224,7 +224,7 @@ OPTIONAL = {
 IMPORT = re.compile(r"^ *(?:from ([a-z_]\w*)[\w.]* import |import ([a-z_]\w*)[\w.]*(?: as \w+)?$)", re.MULTILINE)
 
 
-def test_what_is_imported_is_declared() -> None:
+def test_imported_packages_are_declared() -> None:
     declared = {re.split(r"[<>=!~ \[;]", line)[0] for line in PROJECT["project"]["dependencies"]}
     found: dict[str, str] = {}
     for path in sorted((ROOT / "smelt").rglob("*.py")):

@@ -197,7 +197,7 @@ def test_literals_are_new_at_each_call(literal: int, beside: bool) -> None:
             a += 5
 
 
-def test_what_a_call_keeps_of_a_literal_is_its_own() -> None:
+def test_tensor_literal_kept_by_a_call_is_not_shared() -> None:
     class Recurrent(torch.nn.Module):
         hidden: torch.Tensor | None = None
 

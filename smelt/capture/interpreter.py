@@ -48,6 +48,7 @@ from smelt.capture.python import views_from_outside  # noqa: F401  (registers ho
 from smelt.capture.python.comparisons import Compared
 from smelt.capture.python.effects import DELETED, Effects
 from smelt.capture.python.finalizers import Finalizers
+from smelt.capture.python.hash_order import note_reads
 from smelt.capture.python.infinite_iterators import refuse_endless
 from smelt.capture.tensors.ambient import Ambient
 from smelt.capture.tensors.step_counts import StepCounts
@@ -417,6 +418,7 @@ class Interpreter:
             refuse_endless(fn, args)
         refuse_windows(args)
         self.compared.look(fn, args)
+        note_reads(self, fn, args, kwargs)
         if fn is dir or id(fn) in _COMPUTING and has_symint(args) and has_other_number(args):
             args = pinned(args)
         out = self.tensors.c_callbacks.run(fn, args, kwargs)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import itertools
+import operator
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -257,7 +259,14 @@ class Stateful(nn.Module):
 
 _FACTORS = {"alpha": 2.0, "beta": 0.5, "gamma": -1.5, "delta": 3.0}
 _NAMES = {*_FACTORS}
+_FROZEN = frozenset(_NAMES)
 _SORTED = tuple(sorted(_NAMES))
+
+
+def stored(container: Any, key: object, value: object) -> Any:
+    container[key] = value
+    return container
+
 
 SET_ORDERS: dict[str, Callable[[str], Iterable[str]]] = {
     "a loop over a literal": lambda last: [name for name in {"alpha", "beta", "gamma", "delta"}],
@@ -268,10 +277,27 @@ SET_ORDERS: dict[str, Callable[[str], Iterable[str]]] = {
     "a dictionary of a set": lambda last: dict.fromkeys({"alpha", "beta", "gamma", last}),
     "the first": lambda last: [next(iter({"alpha", "beta", "gamma", last}))],
     "sorted by a key that ties": lambda last: sorted({"gamma", "delta", "alpha", last}, key=len),
+    "text": lambda last: f"{ {'alpha', 'beta', 'gamma', last} }"[2:-2].split("', '"),
+    "text of a list": lambda last: "%s".__mod__([{"alpha", "beta", last}])[3:-3].split("', '"),
+    "joined": lambda last: ",".join({"alpha", "beta", "gamma", last}).split(","),
+    "a keyword": lambda last: collections.deque(iterable={"alpha", "beta", "gamma", last}),
+    "in a list": lambda last: itertools.chain.from_iterable([{"alpha", "beta", "gamma", last}]),
+    "in an iterator's argument": lambda last: next(itertools.permutations(iterable={"alpha", "beta", last})),
+    "extended": lambda last: operator.iadd(["beta"], {"alpha", "gamma", last}),
+    "a slice": lambda last: stored([], slice(None), {"alpha", "gamma", last}),
+    "a hash": lambda last: _SORTED[hash((last, 1)) % 4 :],
+    "a method's hash": lambda last: _SORTED[last.__hash__() % 4 :],
+    "what is left of a set": lambda last: [_SORTED[i % 3] for i in {"alpha", last, 1, 9} - {"alpha", last}],
+    "sorted by a partial order": lambda last: [min(s) for s in sorted({frozenset([last]), frozenset(["beta"])})],
     "free: numbers": lambda last: [_SORTED[i] for i in {3, 1, 2, 0}],
     "free: sorted": lambda last: sorted({"alpha", "beta", "gamma", last}),
     "free: sorted outside": lambda last: _SORTED,
     "free: membership": lambda last: [name for name in _SORTED if name in {"alpha", "beta", last}],
+    "free: a set from outside is sorted": lambda last: sorted(_NAMES, reverse=True),
+    "free: membership outside": lambda last: [name for name in _FACTORS if name in _NAMES and name in _FROZEN],
+    "free: compared outside": lambda last: _SORTED[: 1 + (_NAMES > {"alpha"}) + _NAMES.isdisjoint({last})],
+    "free: combined outside": lambda last: sorted(_NAMES & {"alpha", last} | _FROZEN),
+    "free: stored": lambda last: sorted(stored({}, "key", {"alpha", last})["key"]),
 }
 """How names are put in order -> the order, given the last name; "free" are those without the order of a set."""
 

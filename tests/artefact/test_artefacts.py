@@ -388,6 +388,36 @@ def _finds(x: Tensor) -> Tensor:
     return y[found[:, 0]] * 2
 
 
+class _Named:
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+
+_TWO, _HALF = _Named(2.0), _Named(0.5)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: [each.factor for each in {_TWO, _HALF}],
+        lambda: [2.0 if each is None else 0.5 for each in {None, "a"}],
+        lambda: [each for each in {float("nan"), 1.0, float("nan")}],
+        lambda: [hash(None) % 7],
+        lambda: list(map(len, {(1, None), (2, 3), (len, 4, 5)})),
+    ],
+)
+def test_an_order_that_follows_from_addresses_is_refused(read: Callable[[], list[float]]) -> None:
+    def function(x: Tensor) -> Tensor:
+        for factor in read():
+            x = (x * factor + 1).sin()
+        return x
+
+    x = torch.randn(4)
+    torch.testing.assert_close(smelt.compile(function)(x), function(x), equal_nan=True)
+    with pytest.raises(ArtefactError, match="follows from the addresses of objects"):
+        smelt.compile(function).aot_compile(x)
+
+
 @pytest.mark.parametrize(
     "function, what",
     [

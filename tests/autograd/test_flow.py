@@ -67,7 +67,7 @@ def test_nothing_leads_to_the_sink() -> None:
         ([(0, 2, 1)], 3, 0, 3),
     ],
 )
-def test_what_is_no_network_is_refused(network: tuple[list[tuple[int, int, int]], int, int, int]) -> None:
+def test_invalid_network_is_refused(network: tuple[list[tuple[int, int, int]], int, int, int]) -> None:
     with pytest.raises(ValueError, match="no network"):
         cut(*network)
 

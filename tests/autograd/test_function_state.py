@@ -99,7 +99,7 @@ def test_a_backward_reads_what_is_there_when_it_runs(kind, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_stays_the_same_costs_no_break(backend):
+def test_unchanged_global_causes_no_graph_break(backend):
     apply = _function(lambda: SCALE)
     globals()["SCALE"] = 2.0
     f = smelt.compile(lambda x: apply(x) * 2, backend=backend, fullgraph=True)

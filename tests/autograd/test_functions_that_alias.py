@@ -226,7 +226,9 @@ class Partly(torch.autograd.Function):
 @pytest.mark.parametrize("given", [lambda t: t, lambda t: t * 1, lambda t: t.view(3, 1)])
 @pytest.mark.parametrize("after", [lambda y: y, lambda y: (y.view(-1), y.detach()), lambda y: y * 2])
 @pytest.mark.parametrize("create_graph", [False, True])
-def test_what_backward_gives_no_gradient_for_has_none(skipped: int, given: Any, after: Any, create_graph: bool) -> None:
+def test_input_without_gradient_from_backward_has_none(
+    skipped: int, given: Any, after: Any, create_graph: bool
+) -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         return after(Partly.apply(x, y, skipped))
 

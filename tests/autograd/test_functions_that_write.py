@@ -84,7 +84,9 @@ def of_buffer(op: Any, compiler: Any) -> list[Any]:
 @pytest.mark.parametrize("saved", [True, False])
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("program", [of_argument, of_result, of_buffer])
-def test_what_is_written_is_seen(program: Callable[..., list[Any]], write: str, saved: bool, backend: str) -> None:
+def test_writes_of_forward_and_backward_are_visible_to_the_program(
+    program: Callable[..., list[Any]], write: str, saved: bool, backend: str
+) -> None:
     want = program(function(WRITES[write], saved), lambda f: f)
     got = program(function(WRITES[write], saved), lambda f: smelt.compile(f, backend=backend))
     for a, b in zip(got, want, strict=True):
@@ -122,7 +124,9 @@ def _backward_alone(loss: Tensor, x: Tensor, held: Tensor) -> Any:
 @pytest.mark.parametrize("saved", [True, False])
 @pytest.mark.parametrize("write", ["add", "copy", "view"])
 @pytest.mark.parametrize("end", [_with_gradient, _without_gradient, _backward, _backward_alone])
-def test_what_a_backward_inside_of_the_function_writes(end: Callable[..., Any], write: str, saved: bool) -> None:
+def test_writes_of_backward_called_inside_the_compiled_function(
+    end: Callable[..., Any], write: str, saved: bool
+) -> None:
     op = function(WRITES[write], saved)
 
     def program(t: Tensor, held: Tensor) -> Any:

@@ -267,7 +267,7 @@ def test_sizes_that_vary_and_a_graph_that_is_kept() -> None:
 
 @pytest.mark.parametrize("hooks", [1, 2])
 @pytest.mark.parametrize("name", ["matmul", "product", "linear", "itself and a view", "addmm"])
-def test_what_is_compiled_under_hooks_knows_what_eager_saves(name: str, hooks: int) -> None:
+def test_tensors_saved_in_eager_are_known_when_compiled_under_saved_tensor_hooks(name: str, hooks: int) -> None:
     """Autograd gives hooks other tensors than those it saves, and a trace reads its nodes."""
     fn, shape = PROGRAMS[name]
 

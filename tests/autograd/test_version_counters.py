@@ -67,7 +67,7 @@ def test_writes_count_where_they_do_in_eager(fn: Callable[..., Any], backend: st
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_autograd_saved_before_notices_no_write_to_data(backend: str) -> None:
+def test_write_to_data_is_not_detected_by_earlier_saved_tensors(backend: str) -> None:
     run = smelt.compile(lambda x: x.data.mul_(2).sum(), backend=backend)
     leaf = torch.ones(3, requires_grad=True)
     x = leaf * 3

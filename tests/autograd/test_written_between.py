@@ -343,7 +343,7 @@ def _tells_of_each() -> bool:
 @pytest.mark.skipif(not _tells_of_each(), reason="this PyTorch tells of all saved tensors of a node or of none")
 @pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
 @pytest.mark.parametrize("name", UNUSED)
-def test_what_unused_results_have_saved_may_be_written_to(name: str, backend: str) -> None:
+def test_saved_tensors_of_unused_results_may_be_written_to(name: str, backend: str) -> None:
     """Eager asks only nodes that lead to a used result; a compiled graph is one node. Errors are those of eager."""
     f, used, written = UNUSED[name]
 

@@ -53,7 +53,7 @@ def test_without_collect_what_was_made_inside_becomes_old_unsearched(frozen: boo
         (gc.enable if before else gc.disable)()
 
 
-def test_what_was_made_inside_and_given_up_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_objects_are_freed_at_the_end_of_the_outermost_block(monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[weakref.ref[Graph]] = []
     when_released: list[bool] = []
     monkeypatch.setattr(collection, "release_freed", lambda: when_released.append(alive[0]() is not None))
@@ -65,7 +65,7 @@ def test_what_was_made_inside_and_given_up_is_freed(monkeypatch: pytest.MonkeyPa
     assert when_released == [False]
 
 
-def test_what_was_given_up_is_freed_before_the_end_and_what_remains_is_left_to_python() -> None:
+def test_dropped_young_objects_are_freed_early_and_survivors_left_to_python() -> None:
     alive: list[weakref.ref[Graph]] = []
     with no_collection():
         kept = Graph()

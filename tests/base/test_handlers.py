@@ -179,7 +179,7 @@ def test_nothing_is_compiled_in_a_handler_that_interrupts_a_compilation() -> Non
     assert run(torch.ones(2)).tolist() == [3.0, 3.0] and smelt.stats()["graphs"] == 2
 
 
-def test_what_a_handler_has_handled_does_not_arrive() -> None:
+def test_error_caught_inside_a_signal_handler_does_not_propagate() -> None:
     def handler(*_: Any) -> None:
         with contextlib.suppress(OutOfTime):
             signal.raise_signal(signal.SIGUSR2)

@@ -31,7 +31,7 @@ def leave_holes() -> list[bytes]:
     return kept
 
 
-def test_what_is_freed_leaves_the_process():
+def test_freed_memory_is_returned_to_the_operating_system():
     kept = leave_holes()
     assert malloc.freed() > 2 * malloc.MIN_TRIMMED_BYTES
     before = resident()

@@ -165,7 +165,7 @@ class Inside:
 
 @pytest.mark.parametrize("switch", SHARED, ids=lambda f: f.__name__.strip("_"))
 @pytest.mark.parametrize("leaves", [0, 1])
-def test_what_another_thread_has_switched_is_not_taken_for_the_programs(
+def test_temporary_state_of_another_thread_is_not_restored_as_the_programs(
     switch: Callable[[], None], leaves: int
 ) -> None:
     """A thread begins while another one has switched something for a time: nothing of it stays behind the two."""

@@ -77,7 +77,7 @@ def test_log_names_the_guard_that_failed(monkeypatch: pytest.MonkeyPatch, capsys
     assert "x.shape[0] was 3, is 4" in second
 
 
-def test_what_is_forgotten_does_not_live_on():
+def test_forgotten_report_releases_its_graph():
     report, graph = Report("f"), {"a graph"}
     alive = weakref.ref(graph)
     report.add("1_torch.py", lambda graph=graph: str(graph))

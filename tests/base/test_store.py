@@ -140,7 +140,7 @@ def test_an_entry_of_an_earlier_version_is_made_again_without_a_word(quiet_store
 
 
 @pytest.mark.parametrize("thing", ["fifo", "folder", "link", "dangling link", "device"])
-def test_what_is_no_regular_file_is_no_entry(quiet_store: Store, tmp_path: Path, thing: str) -> None:
+def test_irregular_file_is_not_read_as_an_entry(quiet_store: Store, tmp_path: Path, thing: str) -> None:
     path = quiet_store.path("kind", "5" * 64)
     path.parent.mkdir(parents=True, mode=0o700)
     path.parent.parent.chmod(0o700)
@@ -170,9 +170,7 @@ def test_what_is_no_regular_file_is_no_entry(quiet_store: Store, tmp_path: Path,
 
 
 @pytest.mark.parametrize("thing", ["sparse", "with a checksum", "ever growing"])
-def test_what_is_larger_than_any_entry_is_no_entry(
-    quiet_store: Store, monkeypatch: pytest.MonkeyPatch, thing: str
-) -> None:
+def test_larger_cache_entry_is_not_read(quiet_store: Store, monkeypatch: pytest.MonkeyPatch, thing: str) -> None:
     """It is not read: of a terabyte without content, a process would take all memory."""
     path = quiet_store.put("kind", "6" * 64, b"content")
     assert path is not None
@@ -202,7 +200,7 @@ def test_what_is_larger_than_any_entry_is_no_entry(
     assert quiet_store.get("kind", "6" * 64) == b"again"
 
 
-def test_what_would_be_larger_than_any_entry_is_not_kept(quiet_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_larger_cache_entry_is_not_written(quiet_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ENTRY_BYTES", 300)
     assert quiet_store.put("kind", "6" * 64, bytes(100)) is not None
     with pytest.warns(SmeltWarning, match="larger than an entry may be"):

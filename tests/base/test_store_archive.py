@@ -257,7 +257,7 @@ if sys.argv[1] == "save":
 """
 
 
-def test_what_one_machine_has_built_another_loads(tmp_path: Path) -> None:
+def test_archive_loads_on_a_machine_that_cannot_build(tmp_path: Path) -> None:
     """Where no compiler has the time to build anything."""
     root = str(Path(smelt.__file__).parent.parent)
 

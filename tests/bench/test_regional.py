@@ -65,7 +65,7 @@ def test_the_table_and_its_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert json.loads(kept.read_text())["regional"]["tiny, 1x8"]["smelt"]["seconds"] == [0.2, 0.2, 0.9]
 
 
-def test_what_is_measured_unless_it_is_named() -> None:
+def test_default_decoders_and_dtypes() -> None:
     assert chosen_decoders((), "cuda:1") == ["1B", "3B", "8B", "13B"]
     assert chosen_decoders(["tiny", "tiny"], "cpu") == ["tiny"]
     assert (chosen_dtype(None, "cpu"), chosen_dtype(None, "cuda"), chosen_dtype("bf16", "cuda")) == (

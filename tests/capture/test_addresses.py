@@ -68,7 +68,7 @@ PAIR = Pair.from_buffer(NUMBERS)
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_what_ctypes_shows_is_read_at_each_call(name: str):
+def test_memory_read_through_ctypes_is_read_at_each_call(name: str):
     read = WINDOWS[name]
     run = smelt.compile(lambda x: (x + 1, read()))
     for value in (1, 7, 9):

@@ -196,7 +196,7 @@ def test_a_list_that_the_caller_makes(reentrant: bool) -> None:
         assert seen == [1, 1]
 
 
-def test_what_only_warns_or_has_no_gradient_stays_in_the_graph() -> None:
+def test_checkpoint_that_warns_or_needs_no_gradient_stays_in_the_graph() -> None:
     bench = Bench()
 
     def warns(y: Tensor) -> Tensor:

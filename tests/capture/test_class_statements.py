@@ -528,7 +528,7 @@ def test_each_call_gives_its_own_class() -> None:
     assert not _recompiled(run)
 
 
-def test_what_a_closure_holds_is_that_of_the_call() -> None:
+def test_closures_of_a_class_body_hold_values_of_their_call() -> None:
     def f(x: Tensor, n: int, scale: Tensor) -> Any:
         class Made:
             factor = n
@@ -811,7 +811,7 @@ def _of_a_default(x: Tensor, n: int, held: list[int]) -> Any:
 
 @pytest.mark.parametrize("backend", ["eager", "smelt"])
 @pytest.mark.parametrize("f", [_of_a_variable, _of_an_attribute, _of_a_list, _of_a_default])
-def test_what_a_call_leaves_in_an_autograd_function_is_not_read_by_the_next(
+def test_state_of_a_local_autograd_function_does_not_leak_into_the_next_call(
     f: Callable[[Tensor, int, list[int]], Any], backend: str
 ) -> None:
     """A graph holds the class of the call that it was captured in, and may run its Python code at each call."""
@@ -824,7 +824,7 @@ def test_what_a_call_leaves_in_an_autograd_function_is_not_read_by_the_next(
         assert given[0].grad is not None and given[0].grad.tolist() == [5.0] * 3
 
 
-def test_what_autograd_keeps_in_a_function_is_that_of_the_call() -> None:
+def test_backward_class_of_a_local_autograd_function_belongs_to_its_call() -> None:
     def f(x: Tensor) -> Any:
         class Own(torch.autograd.Function):
             @staticmethod

@@ -75,7 +75,7 @@ def test_sizes_of_one_do_not_count_as_changes_of_another() -> None:
 
 
 @pytest.mark.parametrize("how", ["options", "backend", "same module", "dead"])
-def test_what_is_compiled_otherwise_or_again_shares_nothing(how: str) -> None:
+def test_other_options_and_recompilations_share_nothing(how: str) -> None:
     smelt.reset()
     block, x, seen = Block(), torch.ones(3, 8), []
 
@@ -110,7 +110,7 @@ def test_the_first_module_may_be_dropped() -> None:
     assert smelt.stats()["fallbacks"] == 0
 
 
-def test_what_fails_when_shared_code_runs_is_told_to_the_module_that_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_shared_code_are_reported_to_the_module_that_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the module for which it was compiled is gone; others keep what they have."""
     monkeypatch.setenv("SMELT_STRICT", "0")
     smelt.reset()

@@ -149,7 +149,7 @@ def raised(kind: Any, cause: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("way", RAISED)
-def test_what_cannot_be_raised(way: str) -> None:
+def test_invalid_raise_and_throw_behave_as_in_eager(way: str) -> None:
     do = RAISED[way]
 
     def told(t: Tensor) -> Any:
@@ -165,7 +165,7 @@ def test_what_cannot_be_raised(way: str) -> None:
 
 
 @pytest.mark.parametrize("kinds", [5, (ValueError, 5), "a", int, (), (ValueError,), ((ValueError,),)], ids=repr)
-def test_what_cannot_be_caught(kinds: Any) -> None:
+def test_except_clause_types_behave_as_in_eager(kinds: Any) -> None:
     def told(t: Tensor) -> Any:
         t = t + 1
         try:

@@ -310,7 +310,7 @@ def test_one_graph_for_every_size(backend: str) -> None:
     assert smelt.stats()["graphs"] == 1
 
 
-def test_what_the_function_reads_is_guarded() -> None:
+def test_reads_of_the_mapped_function_are_guarded() -> None:
     config = {"scale": 2.0}
     run = compiled(lambda x: vmap(lambda row: row * config["scale"])(x), fullgraph=True)
     assert torch.equal(run(X), X * 2)

@@ -251,7 +251,7 @@ def test_aliases_among_remembered_items() -> None:
     assert not holds(guards, held)
 
 
-def test_what_is_no_dict_fails() -> None:
+def test_dictionary_guards_fail_for_values_that_are_no_dict() -> None:
     guards = native.Guards(
         [(-1, LOCAL, 0), (0, native.DICT_ITEM, "a")], [(1, native.EQ, 1), (0, native.NOT_KEY, "b")], []
     )

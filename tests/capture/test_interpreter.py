@@ -851,7 +851,7 @@ def test_a_length_is_a_whole_number():
     check(lambda x: x + len(Counts((x > 1).sum())), X, breaks=1)
 
 
-def test_what_is_iterated_or_called_is_named_as_in_eager():
+def test_error_for_bad_iteration_or_call_names_the_object_as_in_eager():
     raises(lambda x: list(iter(Says(x + 1))), TypeError, X)
     raises(lambda x: [v for v in Says(3)], TypeError, X)
     raises(lambda x: (x + 1)(2), TypeError, X)

@@ -61,7 +61,7 @@ def test_a_list_is_emptied_in_the_graph() -> None:
     assert seen() is None
 
 
-def test_what_lives_across_a_break_dies_with_the_call() -> None:
+def test_local_alive_across_a_break_is_freed_at_the_end_of_the_call() -> None:
     make, seen = maker()
 
     def fn(x: torch.Tensor) -> torch.Tensor:

@@ -135,7 +135,7 @@ def test_named_types_belong_to_the_program(name: str) -> None:
     assert len({id(result[2]) for result in results}) == 3
 
 
-def test_what_is_made_of_a_variable_holds_this_call_s() -> None:
+def test_generic_alias_of_a_type_variable_holds_that_of_its_call() -> None:
     run = smelt.compile(_used_variable)
     for _ in range(3):
         assert run(torch.ones(2))[:2] == (True, True)

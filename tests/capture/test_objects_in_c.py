@@ -244,7 +244,7 @@ def test_a_break_in_a_method_that_c_code_calls() -> None:
     assert fn(torch.ones(1), objects).item() == 3 and objects[0].a == 1
 
 
-def test_what_a_method_raises_passes_through_c_code() -> None:
+def test_error_of_a_python_method_propagates_through_c_code() -> None:
     @smelt.compile(backend="eager")
     def fn(x: torch.Tensor, objects: list[Any]) -> Any:
         try:
@@ -272,7 +272,7 @@ def _three_times(x: int, y: int) -> int:
     return 3 * x + y
 
 
-def test_what_an_object_of_c_code_keeps_is_no_stand_in() -> None:
+def test_object_of_c_code_keeps_actual_values_not_symbolic_ones() -> None:
     def cached(x: torch.Tensor) -> Any:
         call = WRAPPER(_three_times, 20, False, tuple)
         drawn = random.randint(0, 3)

@@ -64,7 +64,7 @@ CASES: list[tuple[str, Any, Callable[[Tensor], Any]]] = [
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{i}-{name}" for i, (name, _, _) in enumerate(CASES)])
-def test_what_is_replaced(number: int) -> None:
+def test_replaced_functions_are_used_and_restored(number: int) -> None:
     name, other, fn = CASES[number]
     run = compiled(fn)
     x = torch.full((1, 1, 2, 2), 0.5)
@@ -117,7 +117,9 @@ OF_TENSORS: list[tuple[str, Any, Callable[[Tensor], Any]]] = [
 
 @pytest.mark.parametrize("first", [False, True], ids=["before", "while"])
 @pytest.mark.parametrize("name, other, fn", OF_TENSORS, ids=[f"{i}-{each[0]}" for i, each in enumerate(OF_TENSORS)])
-def test_what_is_replaced_in_tensors(name: str, other: Any, fn: Callable[[Tensor], Any], first: bool) -> None:
+def test_replaced_tensor_attributes_are_used_and_restored(
+    name: str, other: Any, fn: Callable[[Tensor], Any], first: bool
+) -> None:
     """Operators and attributes, compiled before somebody replaces them or while they are replaced."""
     replace_in_tensors(name, other, fn, first)
 

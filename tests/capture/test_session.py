@@ -243,7 +243,7 @@ def test_global_hooks_are_seen():
     assert torch.equal(run(X), linear(X))
 
 
-def test_what_differs_from_call_to_call_is_never_a_constant():
+def test_random_numbers_clocks_and_counters_are_never_constants():
     import datetime
     import random
     import time

@@ -74,7 +74,7 @@ def test_greenlets_that_take_turns(depth: int) -> None:
         assert owners == [sessions[n]] * (n + 2)
 
 
-def test_what_another_greenlet_runs_is_not_captured() -> None:
+def test_code_run_by_another_greenlet_is_not_captured() -> None:
     greenlet = pytest.importorskip("greenlet")
     main = greenlet.getcurrent()
     run = greenlet.greenlet(lambda: smelt.compile(switching(main.switch), backend="eager")(X, 1))

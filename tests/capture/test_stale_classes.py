@@ -388,7 +388,7 @@ def _written(x):
 
 
 @pytest.mark.parametrize("fn", [_names, _item, _written])
-def test_what_a_class_holds(fn):
+def test_class_dict_shows_current_attributes(fn):
     """Read by way of its `__dict__`: what was written before and since, by the program and by others."""
     run, found = compiled(fn), []
     for each in (fn, run):

@@ -296,7 +296,7 @@ def outcome(run: Any, rows: int) -> tuple[str, type]:
 
 @pytest.mark.parametrize("form", [PLAIN, CAUGHT], ids=["plain", "in a try"])
 @pytest.mark.parametrize("first", range(0, len(EXPRESSIONS), 25))
-def test_what_python_does_with_sizes(form: str, first: int) -> None:
+def test_python_expressions_of_sizes_match_eager(form: str, first: int) -> None:
     for expression in EXPRESSIONS[first : first + 25]:
         names: dict[str, Any] = {"torch": torch, "math": math, "operator": operator}
         exec(form.format(expression), names)

@@ -71,7 +71,7 @@ def test_depth_is_that_of_the_innermost_loop() -> None:
     assert made.depth_of(variable(A) + (variable(B) * 3) // 7) == 2
 
 
-def test_what_may_leave_32_bits_is_widened() -> None:
+def test_index_that_may_overflow_32_bits_is_widened() -> None:
     far = Var("c", 2**20)
     made = renderer()
     made.names[far], made.depths[far] = "k", 1

@@ -81,7 +81,7 @@ def test_values_without_buffers_are_computed_once_for_each_index() -> None:
     )
 
 
-def test_what_has_neither_a_buffer_nor_a_body_is_an_error() -> None:
+def test_load_without_buffer_or_body_is_an_error() -> None:
     ops = text()
     ops.plan.stored.discard("mm")
     with pytest.raises(CompileError, match="mm has neither a buffer nor a body"):
@@ -130,7 +130,7 @@ def test_a_value_is_known_where_more_conditions_hold_and_nowhere_else() -> None:
     assert len([line for line in ops.lines if "x0" in line]) == 3, "what holds everywhere holds there"
 
 
-def test_what_the_loops_compute_is_there_whatever_holds() -> None:
+def test_value_computed_by_the_loops_is_loaded_without_mask() -> None:
     ops = text()
     ops.members = {"exp"}
     zero = V("0", torch.float32, 0)

@@ -75,7 +75,7 @@ def test_rows_keep_no_more_than_there_is_room_for(limits: dict[str, int], kept: 
     assert len(phases(normal, machine=replace(CPU, loops=Loops(**limits))).temporaries) == kept
 
 
-def test_what_is_stored_is_read_back_instead() -> None:
+def test_stored_value_is_read_back_instead_of_recomputed() -> None:
     def build(g: GraphBuilder) -> Any:
         x = g.input(*SHAPE)
         costly = g.exp(g.sub(x, repeated(g, g.amax(x, (1,)), SHAPE, (1,))))

@@ -230,7 +230,7 @@ def test_symbols_of_sizes_are_symbols_again(monkeypatch: pytest.MonkeyPatch, tmp
         ("\x00", "is no script of a report"),
     ],
 )
-def test_what_is_no_report_is_refused(text: str | None, told: str, tmp_path: Path) -> None:
+def test_invalid_report_is_refused(text: str | None, told: str, tmp_path: Path) -> None:
     folder = tmp_path / "report"
     if text is not None:
         folder.mkdir()

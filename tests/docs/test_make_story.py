@@ -32,7 +32,7 @@ def test_backward_follows_forward() -> None:
     assert matching("4_*loops.txt", names) == ["4_forward_loops.txt", "4_backward_loops.txt"]
 
 
-def test_what_differs_between_runs_is_left_out() -> None:
+def test_run_dependent_text_is_left_out() -> None:
     key = "0123456789abcdef" * 4
     text = stable(f"at 0x7f0011223344 key {key}\n{ROOT}/smelt/api.py  \n<module 'torch' from '/x/y'>\n")
     assert text == "at 0x... key 01234567...\nsmelt/api.py\n<module 'torch'>\n"

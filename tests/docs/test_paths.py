@@ -26,7 +26,7 @@ def test_they_are_there(page: str) -> None:
     assert missing(text, (ROOT / page).parent) == []
 
 
-def test_what_is_gone_is_found() -> None:
+def test_missing_paths_are_found() -> None:
     assert missing("`smelt/gone.py`, `base/gone/` or [a page](gone.md), `runtime/build.py`", ROOT) == [
         "smelt/gone.py",
         "gone.md",

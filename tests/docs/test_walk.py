@@ -151,7 +151,7 @@ def test_functions_of_c_stand_in_their_files() -> None:
         assert re.search(rf"^static [^;]*\b{row.function}\([^;]*\{{", text, re.MULTILINE), row
 
 
-def test_what_is_not_true_is_found(entries: list[Entry]) -> None:
+def test_wrong_rows_are_found(entries: list[Entry]) -> None:
     first = Row("api.py", "compile")
     lower, joint = Row("loops/lower.py", "lower"), Row("autograd/trace/joint.py", "trace_joint")
     assert "not entered" in problems([Row("capture/torch/optimizers.py", "step")], entries)[0]

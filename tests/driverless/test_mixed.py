@@ -58,7 +58,7 @@ def test_indices_of_the_cpu():
     assert any(n.target is PRIMS["to_device"] for n in gm.graph.nodes) and not fallbacks(gm)
 
 
-def test_what_is_computed_on_the_cpu_stays_there():
+def test_cpu_computation_stays_on_the_cpu():
     """A step counter of an optimizer: eager never waits for the GPU to count."""
 
     def fn(x: torch.Tensor, step: torch.Tensor) -> tuple[torch.Tensor, ...]:

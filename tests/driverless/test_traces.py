@@ -107,7 +107,7 @@ def test_derivatives_are_traced_in_the_thread_of_the_trace():
     assert threads == [threading.current_thread()]
 
 
-def test_what_the_cpu_draws_for_a_graph_on_cuda_comes_from_its_generator():
+def test_cpu_random_numbers_in_a_cuda_graph_use_the_cpu_generator():
     """`torch.randn(3).cuda()` and dropout in one graph."""
 
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

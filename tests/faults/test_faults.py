@@ -135,7 +135,7 @@ def test_an_interrupt_anywhere_in_a_compiled_call_leaves_no_switch(program: str)
 
 @pytest.mark.parametrize("what", LEFT)
 @pytest.mark.parametrize("how", ["raises", "meets a second interrupt", "has no stack left"])
-def test_what_a_fault_leaves_is_put_back(what: str, how: str) -> None:
+def test_state_left_by_a_fault_is_restored(what: str, how: str) -> None:
     def fault() -> None:
         LEFT[what]()
         if how == "meets a second interrupt":

@@ -98,7 +98,7 @@ def test_options_of_torchs_backend_warn_and_are_ignored(installed: None) -> None
         torch.compile(lambda x: x, mode="default", options={"max_autotune": True})
 
 
-def test_what_was_compiled_stays_when_it_is_gone() -> None:
+def test_compiled_functions_work_after_uninstall() -> None:
     smelt.uninstall()
     own = torch.compile
     smelt.install()

@@ -132,7 +132,7 @@ class Mixed(nn.Module):
         return self.scaled(self.a(x))
 
 
-def test_what_torch_compiled_is_captured_from_its_original() -> None:
+def test_module_compiled_by_torch_inside_a_model_is_captured_from_its_original() -> None:
     model, x = Mixed(), torch.randn(3, 8)
     run = smelt.compile(model, fullgraph=True)
     torch.testing.assert_close(run(x), model(x))
@@ -140,7 +140,7 @@ def test_what_torch_compiled_is_captured_from_its_original() -> None:
     assert smelt.stats()["graphs"] == 1 and smelt.stats()["recompiles"] == 0
 
 
-def test_what_torch_compiled_compiles_from_its_original() -> None:
+def test_argument_compiled_by_torch_is_compiled_from_its_original() -> None:
     x = torch.randn(3, 8)
     model = Net().eval()
     run = smelt.compile(torch.compile(model, backend="eager"), fullgraph=True)

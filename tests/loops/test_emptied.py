@@ -70,7 +70,7 @@ def test_it_computes_what_the_whole_graph_does(program: Callable[..., Any], zero
     assert [n.name for n in tensors(gm)] == [n.name for n in tensors(found)], "the graph itself stays as it was"
 
 
-def test_what_has_no_elements_is_made_of_nothing() -> None:
+def test_empty_tensor_is_replaced_by_a_creation() -> None:
     g = SymbolicBuilder(4, 3)
     n, _ = g.symbols
     x, w = g.input(n, 3), g.input(3)

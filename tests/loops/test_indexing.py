@@ -102,7 +102,7 @@ def test_a_scatter_leaves_the_rest_of_its_base() -> None:
     assert torch.equal(got, x.scatter(0, place, src)) and not torch.equal(got, x)
 
 
-def test_what_a_scatter_records_of_its_indices() -> None:
+def test_scatter_records_its_ranges_inputs_and_parallel_dimensions() -> None:
     g = GraphBuilder()
     x, place, src = g.input(3, 4, 2), g.input(3, 5, 2, dtype=torch.int64), g.input(3, 5, 2)
     added, kept = g.scatter_add(x, 1, place, src), g.scatter(x, 1, place, src)

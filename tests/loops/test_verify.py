@@ -90,7 +90,7 @@ WRONG: dict[str, tuple[Callable[[LoopProgram], None], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_breaks_a_rule_is_refused(name: str) -> None:
+def test_invalid_loops_are_refused(name: str) -> None:
     loops = program()
     verify(loops)
     change, why = WRONG[name]
@@ -100,7 +100,7 @@ def test_what_breaks_a_rule_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_lowered_is_right(seed: int) -> None:
+def test_lowered_graphs_are_valid(seed: int) -> None:
     verify(lower(RandomGraph(seed, torch.bfloat16 if seed % 2 else torch.float32).build()))
 
 

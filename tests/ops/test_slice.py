@@ -55,7 +55,7 @@ def test_the_judge_sees_a_difference() -> None:
     assert difference([x], (x,), None, "result") is not None
 
 
-def test_what_eager_loses_the_compiled_may_lose_too() -> None:
+def test_tolerance_includes_the_error_of_eager() -> None:
     exact = torch.tensor([1.0], dtype=torch.float64)
     eager = torch.tensor([1.01])
     assert difference(torch.tensor([0.99]), eager, exact, "result") is None

@@ -52,7 +52,7 @@ def test_one_kind_of_device_is_not_mixed() -> None:
     assert mixed.moved(lowering(g, meta(CPU)), g.s) is g.s and cpu_values(g.graph) == {}
 
 
-def test_what_is_computed_on_the_host() -> None:
+def test_nodes_computed_on_the_host() -> None:
     g = Graph()
     host, gpu = g.call(aten.sin.default, meta(CPU), g.s), g.call(aten.sin.default, meta(CUDA, 3), g.x)
     both = g.call(aten.mul.Tensor, meta(CUDA, 3), g.x, g.s)
@@ -93,7 +93,7 @@ def test_constants_are_made_on_the_gpu() -> None:
     assert made.target is ops.full and made.args == ((), 2.5, torch.float32, CUDA) and made in p.of_cpu
 
 
-def test_what_is_made_from_nothing_is_made_again() -> None:
+def test_creation_is_repeated_on_the_other_device() -> None:
     g = Graph()
     mixed, p = Mixed(g.graph), lowering(g, meta(CUDA, 3))
     made = g.call(aten.arange.default, meta(CPU, 4, dtype=torch.int64), 4)
@@ -103,7 +103,7 @@ def test_what_is_made_from_nothing_is_made_again() -> None:
     assert p.result == meta(CUDA, 3)  # that of the operator at hand
 
 
-def test_what_is_copied_all_the_same() -> None:
+def test_value_that_cannot_be_recreated_is_copied() -> None:
     """It is random, computed from something, has no rule, or is no single tensor."""
     g = Graph()
     mixed, p = Mixed(g.graph), lowering(g, meta(CUDA, 3))

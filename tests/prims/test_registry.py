@@ -96,7 +96,7 @@ def test_numbers_beside_low_precision(unrounded: bool) -> None:
     assert not got.item()
 
 
-def test_what_is_rounded_on_a_gpu_may_be_another_operand() -> None:
+def test_unrounded_operand_on_gpu_may_differ_from_the_rounded_one() -> None:
     for device, count in ((CPU, 0), (CUDA, 1)):
         p = Lowering(fx.Graph())
         x = p.graph.placeholder("x")

@@ -235,7 +235,7 @@ def test_no_compiler_outlives_a_killed_process(tmp_path: Path, how: int) -> None
 
 @pytest.mark.usefixtures("other_compiler")
 @pytest.mark.parametrize("kept", [0, 20, 0.5, 0.95])
-def test_what_a_compiler_cut_off_is_never_loaded_or_published(
+def test_truncated_library_is_never_loaded_or_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: float
 ) -> None:
     real = find_compiler().path

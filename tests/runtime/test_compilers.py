@@ -71,7 +71,7 @@ def test_a_server_that_a_compiler_leaves_does_not_keep_a_build_waiting(
     assert time.monotonic() - started < 40
 
 
-def test_what_a_compiler_leaves_in_its_group_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_left_by_a_compiler_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = tmp_path / "mark"
     use(monkeypatch, tmp_path, f'( {LOOP.format(mark=mark)} ) >/dev/null 2>&1 &\nexec $real "$@"')
     assert answer(build([SOURCE])[0]) == 42
@@ -244,7 +244,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("thing", ["mkfifo", "mkdir", "ln -s /dev/zero", "true"])
-def test_what_is_no_file_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thing: str) -> None:
+def test_compiler_output_that_is_no_regular_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thing: str
+) -> None:
     use(monkeypatch, tmp_path, f'for last; do :; done; [ -e "$last" ] || {thing} "$last"; exit 0')
     with pytest.raises(BuildError, match="library that cannot be used"):
         build([SOURCE])

@@ -109,7 +109,7 @@ def test_an_error_of_prepare_is_raised_and_retried(fake: FakeCuda) -> None:
     assert fake["launches"] == 1
 
 
-def test_what_prepare_refers_to_goes_away(fake: FakeCuda) -> None:
+def test_prepare_and_its_referents_are_freed(fake: FakeCuda) -> None:
     class Prepare:
         segment: object = None
 

@@ -55,7 +55,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("shapes", "reason"), REFUSED)
-def test_what_has_no_pairs_is_refused_with_the_reason(shapes: tuple[tuple[int, ...], ...], reason: str) -> None:
+def test_shapes_without_matching_loops_are_refused_with_the_reason(
+    shapes: tuple[tuple[int, ...], ...], reason: str
+) -> None:
     found = align(digits(*shapes[0], name="a"), digits(*shapes[1], name="b"), Names())
     assert isinstance(found, str) and reason in found
 

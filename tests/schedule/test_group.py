@@ -83,7 +83,7 @@ ROWS = (8, 6, 16)
         ((0, 2), (1, 128, 8), NestLevel.ROW, [6], [], [8, 16]),
     ],
 )
-def test_what_is_folded_along_memory_is_a_row(
+def test_reduction_along_contiguous_memory_is_a_row(
     dims: tuple[int, ...], stride: Any, place: NestLevel, kept: list[int], folded: list[int], inner: list[int]
 ) -> None:
     g = GraphBuilder()

@@ -176,7 +176,7 @@ REFUSED: dict[str, Write] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_a_refused_call_leaves(name: str):
+def test_failed_call_leaves_the_state_of_eager(name: str):
     """The error is eager's, and so is what is written by then; a later call is right. (Sums over several rows are left
     out: eager adds one place in all of them before the next.)"""
     compiled = smelt.compile(REFUSED[name], dynamic=False)

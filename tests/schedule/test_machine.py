@@ -20,7 +20,7 @@ from tests.loops.graphs import GraphBuilder, real_inputs, run_eager
 SMALL = Gpu(multiprocessors=8, shared_bytes=64 << 10)
 
 
-def test_what_follows_from_the_card() -> None:
+def test_derived_constants_follow_the_hardware() -> None:
     assert gpu(H100) == GPU
     small = gpu(SMALL)
     assert (small.parallel, small.column_programs, small.tiles.busy_programs, small.products.min_blocks) == (

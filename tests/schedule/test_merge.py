@@ -100,7 +100,7 @@ def test_a_row_reduction_and_what_is_computed_elsewhere_of_its_rows() -> None:
     assert sizes(whole(two.merged(), two), Role.INNER) == [7], "whichever comes first"
 
 
-def test_what_follows_a_row_is_outside_of_its_loop_or_in_another_one() -> None:
+def test_reader_of_a_row_reduction_is_outside_its_loop_or_in_another_loop() -> None:
     def outside(g: GraphBuilder) -> tuple[fx.Node, fx.Node]:
         top = g.amax(g.input(5, 7), (1,))
         return top, g.exp(top)
@@ -159,7 +159,7 @@ def follows(g: GraphBuilder) -> tuple[fx.Node, fx.Node]:
     return total, g.exp(total)
 
 
-def test_what_is_computed_of_columns_follows_them_where_the_machine_can() -> None:
+def test_reader_of_column_reductions_is_merged_only_on_gpu() -> None:
     assert isinstance(Two(follows).merged(CPU), str)
     two = Two(follows)
     found = whole(two.merged(GPU), two)

@@ -54,7 +54,7 @@ def test_a_long_chain_needs_no_recursion() -> None:
     assert with_inlined(program, [x.name], {"x0"}) == [n for n in program.nodes if n != "x0"]
 
 
-def test_what_a_unit_computes_ends_at_buffers() -> None:
+def test_operations_of_a_unit_end_at_buffers() -> None:
     g = GraphBuilder()
     x, w = g.input(8, 8), g.input(8, 8)
     first = g.exp(g.neg(x))

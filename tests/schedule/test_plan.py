@@ -27,7 +27,7 @@ def test_pointwise_chains_have_no_buffers():
     assert len(group.members) == 1 and plan.memory.size == 0
 
 
-def test_what_waits_for_a_value_is_in_no_kernel_before_it():
+def test_node_that_waits_for_a_value_is_not_fused_into_an_earlier_kernel():
     for machine in (CPU, GPU):
         for after in (None, "mm", "neg"):
             g = GraphBuilder()

@@ -124,7 +124,7 @@ def test_a_result_of_one_layer_alone_ends_the_blocks() -> None:
     assert MIN_BLOCKS <= checked(found, loops).last - found.first + 1 <= 28
 
 
-def test_what_else_reads_one_layer_ends_the_blocks() -> None:
+def test_additional_reader_of_one_layer_ends_the_repeated_blocks() -> None:
     g = GraphBuilder()
     x, early = g.input(4, 8), []
     for at in range(40):
@@ -159,7 +159,7 @@ def test_every_layer_reads_one_value_or_gives_a_result() -> None:
     assert "x1" not in found.block
 
 
-def test_what_all_layers_read_is_in_no_block_and_what_waits_is_refused() -> None:
+def test_value_shared_by_all_layers_is_in_no_block_and_waiting_kernels_are_refused() -> None:
     g = GraphBuilder()
     x, made = g.input(4, 8), []
     for at in range(24):

@@ -94,7 +94,7 @@ def test_parts_of_narrow_floats_are_rounded_once() -> None:
         assert part.name == rest.name + PARTIAL_SUFFIX and rest.inputs == (part.name,)
 
 
-def test_what_is_short_finds_or_has_many_rows_stays_whole() -> None:
+def test_short_index_and_parallel_reductions_are_not_split() -> None:
     for build in (
         lambda g: g.sum(g.input(CPU.split_elements - 1), (0,)),
         lambda g: g.argmax(g.input(1 << 17), 0),

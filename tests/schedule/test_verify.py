@@ -65,7 +65,7 @@ WRONG: dict[str, tuple[Callable[[Schedule], object], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_breaks_a_rule_is_refused(name: str) -> None:
+def test_invalid_plan_is_refused(name: str) -> None:
     made = plan()
     verify(made)
     change, why = WRONG[name]
@@ -76,7 +76,7 @@ def test_what_breaks_a_rule_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("machine", [CPU, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_scheduled_is_right(seed: int, machine: Machine) -> None:
+def test_scheduled_plans_are_valid(seed: int, machine: Machine) -> None:
     made = schedule(lower(RandomGraph(seed).build(20)), Options(), machine=machine)
     verify(made)
     verify(watch(made, {}))

@@ -171,7 +171,7 @@ def test_variables_of_two_graphs_with_symbols_of_one_name_differ():
     assert str(variable(Var("i0", one)) * (one + 1) + one) == "(s0 + 1)*i0 + s0"
 
 
-def test_what_is_remembered_of_a_loaded_index_is_of_its_value():
+def test_cached_simplification_of_a_loaded_index_depends_on_its_value():
     for value in ("at depth 1", "at depth 2"):
         (part, _), *_ = (Expr(((Runtime("j0", 10, value), 1),), 0) // 2).terms
         (atom, _), *_ = part.of.terms

@@ -79,7 +79,7 @@ def test_bounds_hold(f, x, y):
     assert low is None or low <= evaluate(value, dict(zip(owner.symbols, (x, y), strict=True)))
 
 
-def test_what_reshapes_need():
+def test_size_arithmetic_of_reshapes():
     owner, a, b = pair()
     assert same(a * b * 768 // (b * 64), a * 12) and same((a * 768 + 5) % 768, 5) and (a * b) % b == 0
     assert same((a * b - 1) // b, a - 1) and same((a * b - 1) % b, b - 1)
@@ -131,7 +131,7 @@ def test_symbols_of_a_value():
     assert {s.name for s in symbols(a // 4 + 1, b % a)} == {"s0", "s1"}
 
 
-def test_what_is_known_of_a_quotient_is_known_of_what_it_divides():
+def test_bounds_of_a_quotient_refine_its_dividend():
     owner, a, b = pair()
     quarter = a // 4
     product = quarter * b

@@ -167,9 +167,7 @@ class One(nn.Module):
         (lambda x: x.reshape(-1, 8, 4, 2).transpose(1, 2), "but those over all positions"),
     ],
 )
-def test_what_the_target_lacks_is_named_with_its_line(
-    middle: Callable[[torch.Tensor], torch.Tensor], told: str
-) -> None:
+def test_unsupported_operator_is_named_with_its_line(middle: Callable[[torch.Tensor], torch.Tensor], told: str) -> None:
     with pytest.raises(QuantizeError, match=told) as caught:
         quantize(One(middle), torch.randn(4, 2, 4, 4))
     assert ".py:" in str(caught.value.at)

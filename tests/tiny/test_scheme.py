@@ -49,7 +49,7 @@ def test_memory_of_a_small_network_by_hand(tmp_path: Path) -> None:
     assert full == memory(graph, last_layers(graph, 7))
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_scheme_that_does_not_fit_the_network_is_refused(tmp_path: Path) -> None:
     graph = load(files.write(tmp_path))
     with pytest.raises(SchemeError, match="biases of 8 layers, net has 7"):
         named("bias-8", graph)

@@ -67,7 +67,7 @@ def test_the_planner_has_the_last_word(tmp_path: Path) -> None:
         assert ram_of(graph, scheme, 1024) <= limit
 
 
-def test_what_fits_is_found_where_deeper_schemes_do_not(tmp_path: Path) -> None:
+def test_shallow_scheme_is_found_where_deeper_ones_exceed_memory(tmp_path: Path) -> None:
     """Deep schemes hold activations, of which the memory model does not know: one that is refused says nothing of
     those that reach less far."""
     graph = network(tmp_path)

@@ -314,7 +314,7 @@ def test_fractions_are_even_and_differ_by_step_and_update() -> None:
     assert not torch.equal(drawn, fractions(8, 11, 100_000)) and not torch.equal(drawn, fractions(7, 12, 100_000))
 
 
-def test_what_cannot_train_is_refused(tmp_path: Path) -> None:
+def test_invalid_training_configuration_is_refused(tmp_path: Path) -> None:
     graph = load(files.write(tmp_path))
     with pytest.raises(OptionError, match="int8 classifier"):
         step_program(graph, SCHEMES["classifier"])

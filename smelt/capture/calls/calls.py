@@ -49,7 +49,7 @@ from smelt.capture.prologue.calls import is_numpy
 from smelt.capture.python.attribute_reads import find_in_class, function_source
 from smelt.capture.python.attribute_writes import is_external
 from smelt.capture.python.effects import CONTAINERS, refuse_past_order
-from smelt.capture.python.hash_order import note_call
+from smelt.capture.python.readers import referent
 from smelt.capture.tensors.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
 from smelt.graph.ir.symint import has_symint, pinned
 from smelt.graph.trace.trace import TraceTensor
@@ -401,7 +401,7 @@ def call_weakref(vm: Interpreter, fn: weakref.ref[object], args: Args, kwargs: K
     if _is_kept_by_capture(vm, value) and not vm.finalizers.is_reached(value):
         why = "Python knows whether it still lives"
         raise Break(f"a weak reference to a {type(value).__name__} is called", why, in_frame=True)
-    return value if source is None else vm.external(value, sources.called(source, _deref, "deref"))
+    return value if source is None else vm.external(value, sources.called(source, referent, "referent"))
 
 
 def _is_kept_by_capture(vm: Interpreter, value: object) -> bool:
@@ -410,10 +410,6 @@ def _is_kept_by_capture(vm: Interpreter, value: object) -> bool:
     if source is not None:
         return source.kind == native.LOCAL and isinstance(value, torch.Tensor)
     return value is not None and not isinstance(value, (type, types.ModuleType))
-
-
-def _deref(ref: Any) -> object:
-    return ref()
 
 
 @CALL(object)
@@ -579,7 +575,6 @@ def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: 
     refuse_past_order(fn, args)
     args, kwargs = _arguments_for_c(vm, fn, args, kwargs)
     _refuse_unknown_arguments(vm, fn, args, kwargs)
-    note_call(vm, fn, args, sorts=fn is sorted and "key" not in kwargs)
     if fn in CALLERS:
         args, kwargs = _with_callbacks(vm, fn, args, kwargs)
     out = vm.native(fn, *args, **kwargs)

@@ -12,6 +12,7 @@ from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
+from smelt.capture.python.readers import is_bare
 
 
 def _register_made(*kinds: type) -> None:
@@ -78,9 +79,9 @@ def _is_merged(vm: Interpreter, outer: functools.partial[object]) -> bool:
     """
     if _NESTS_SUBCLASSES and type(outer).__call__ is not functools.partial.__call__:
         return False
-    bare, source = _is_bare(outer), vm.source_of(outer)
+    bare, source = is_bare(outer), vm.source_of(outer)
     if source is not None:
-        vm.guards.check(sources.called(source, _is_bare, "is_bare"), native.IS, bare)
+        vm.guards.check(sources.called(source, is_bare, "is_bare"), native.IS, bare)
     return bare and not any(target == id(outer) for _, target, _ in vm.effects.stores)
 
 
@@ -92,8 +93,3 @@ class _WithOwnCall(functools.partial[object]):
 _sample = _WithOwnCall(len)
 _NESTS_SUBCLASSES = functools.partial(_sample).func is _sample
 """Whether `functools.partial` nests partials of a subclass instead of merging them, as CPython does from 3.13 on."""
-
-
-def _is_bare(outer: functools.partial[object]) -> bool:
-    """Whether the partial has no attribute dictionary: Python makes one when an attribute is read or set."""
-    return functools.partial.__reduce__(outer)[2][3] is None

@@ -271,6 +271,7 @@ class Guards(Protocol):
     """The guards so far (`guards.guards.GuardList`)."""
 
     hash_order: bool
+    address_order: bool
 
     noted: list[tuple[Source, int, Any]] | None
 

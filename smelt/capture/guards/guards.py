@@ -50,7 +50,8 @@ class GuardList:
         checks: (fetch index, kind, operand); a tensor guard's operand is the example tensor until `finish`.
         locations: for each check, the line of the user's code that needed it; `where()` returns the present line.
         noted: if not None, a list that also collects all checks on values, including duplicates.
-        hash_order: whether the program depends on the order of a set that differs between processes.
+        hash_order: whether the program depends on the order of a set that differs between processes, or on a hash.
+        address_order: whether it depends on one of objects whose hashes follow from their addresses.
     """
 
     def __init__(self, where: Callable[[], At | None] | None = None) -> None:
@@ -60,6 +61,7 @@ class GuardList:
         self.noted: list[Check] | None = None
         self._where: Callable[[], At | None] = where or _nowhere
         self.hash_order = False
+        self.address_order = False
         self._fetches: list[tuple[int, int, Any]] = []
         self._by_source: dict[Source, int] = {}
         self._by_step: dict[tuple[Any, ...], int] = {}

@@ -18,9 +18,9 @@ from smelt.capture.core.values import is_equal_to_itself
 from smelt.capture.python import containers
 from smelt.capture.python.attribute_reads import python_method
 from smelt.capture.python.attribute_writes import delete_attr, store_attr
-from smelt.capture.python.effects import set_items
 from smelt.capture.python.operators import binary, compare
 from smelt.capture.python.operators import unary as apply_unary
+from smelt.capture.python.readers import set_items
 from smelt.capture.python.stack_opcodes import count_iteration, name, opcode, take
 from smelt.graph.ir.symint import has_symint, pinned
 from smelt.graph.meta_rules.constant_values import known_value

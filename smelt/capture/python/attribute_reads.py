@@ -24,6 +24,7 @@ from smelt.capture.core.sources import Source
 from smelt.capture.core.values import C_METHODS, FIELD, HEAP, LEAVES, is_constant, own_dict
 from smelt.capture.python.class_dict import class_dict
 from smelt.capture.python.effects import DELETED
+from smelt.capture.python.readers import class_of_referent
 from smelt.graph.ir.symint import pinned
 from smelt.graph.trace.trace import TraceTensor
 
@@ -606,20 +607,12 @@ def read_proxy(vm: Interpreter, value: object, source: Source) -> object:
     Raises:
         Break: the referent is dead, so that every use of the proxy is an error.
     """
-    kind = _referent_class(value)
+    kind = class_of_referent(value)
     if kind is None:
         raise Break("a weak proxy of an object that is dead", "it raises an error for whatever it is asked")
     vm.guards.check(source, native.TYPE_IS, type(value))
-    vm.guards.check(sources.called(source, _referent_class, "stands_for"), native.IS, kind)
+    vm.guards.check(sources.called(source, class_of_referent, "stands_for"), native.IS, kind)
     return vm.register(value, source)
-
-
-def _referent_class(proxy: object) -> object:
-    """The class of a weak proxy's referent; None if the referent is dead."""
-    try:
-        return proxy.__class__
-    except ReferenceError:
-        return None
 
 
 @ATTR(weakref.ProxyType, weakref.CallableProxyType)

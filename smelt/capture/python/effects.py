@@ -29,12 +29,11 @@ from smelt.capture.core.sources import Source
 from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.core.values import LEAVES, is_foreign, is_shown, own_dict
 from smelt.capture.python.container_copies import Copies
+from smelt.capture.python.readers import deque_items, maximal_length, set_items
 from smelt.capture.python.set_order import in_order
 from smelt.capture.python.warning_locations import WarningLocation
 from smelt.graph.ir.symint import has_symint, pinned
 from smelt.graph.trace.trace import TraceTensor
-
-_maxlen = collections.deque.maxlen.__get__
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 UNGUARDED: tuple[type, ...] = (
@@ -447,10 +446,10 @@ class Effects:
             items = self.read_items(value, source)
             return items if kind is list else tuple(items) if kind is tuple else _fill_sequence(value, items)
         if isinstance(value, collections.deque):
-            queued, most = own_items(value), _maxlen(value)
-            inner = sources.called(source, own_items, "list")
+            queued, most = deque_items(value), maximal_length(value)
+            inner = sources.called(source, deque_items, "list")
             self.vm.guards.check(inner, native.LEN, len(queued))
-            self.vm.guards.check(sources.called(source, _maxlen, "deque.maxlen"), native.EQ, most)
+            self.vm.guards.check(sources.called(source, maximal_length, "deque.maxlen"), native.EQ, most)
             read = [self.vm.external(v, sources.sequence_item(inner, i, list)) for i, v in enumerate(queued)]
             out = collections.deque.__new__(type(value))
             collections.deque.__init__(out, read, most)
@@ -734,11 +733,6 @@ def own_items(value: Iterable[T]) -> list[T]:
 
 
 _BUILT_IN = (list, tuple, set, frozenset, collections.deque)
-
-
-def set_items(value: set[object] | frozenset[object]) -> tuple[object, ...]:
-    """The items of a set, or of a subclass of one, ignoring overrides."""
-    return tuple(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
 
 
 def _fill_set(kind: Any, items: Iterable[object]) -> set[object] | frozenset[object]:

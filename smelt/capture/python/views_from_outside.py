@@ -7,7 +7,6 @@ includes the program's writes to the dictionary.
 from __future__ import annotations
 
 import collections
-import gc
 import types
 from typing import Any
 
@@ -17,15 +16,11 @@ from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
 from smelt.capture.core.values import read_object
+from smelt.capture.python.readers import viewed
 
 _MAX_ITEMS_READ = 200
 """Maximum number of items of a dictionary that is mirrored for a view; C code that reads a larger view ends the
 graph."""
-
-
-def viewed(view: object) -> Any:
-    """The mapping of a view, to which Python code has no direct access."""
-    return gc.get_referents(view)[0]
 
 
 _MAKE: dict[type, Any] = {types.MappingProxyType: types.MappingProxyType}

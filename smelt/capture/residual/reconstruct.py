@@ -47,7 +47,8 @@ from smelt.capture.python.backward import (
     spent,
     view_without_history,
 )
-from smelt.capture.python.effects import hashes, items_of, set_items
+from smelt.capture.python.effects import hashes, items_of
+from smelt.capture.python.readers import set_items
 from smelt.capture.residual.remade import exhausted, ordered_fill, remake_match, set_state, used_up
 from smelt.capture.tensors.reads import break_for
 from smelt.capture.torch.modules import ModuleSlice

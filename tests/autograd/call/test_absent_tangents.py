@@ -163,7 +163,7 @@ INFINITE = {
 @pytest.mark.parametrize("name", list(INFINITE))
 @pytest.mark.parametrize("shape", [(2, 3), (3,), (600, 3)], ids=str)
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_what_is_not_used_is_no_zero_times_infinity(name, shape, dynamic):
+def test_unused_result_with_infinite_derivative_adds_no_nan(name, shape, dynamic):
     """The gradient of the first result was NaN wherever the second one's derivative is infinite."""
     other = INFINITE[name]
     for order in (False, True):
@@ -262,7 +262,7 @@ OF_REAL_NUMBERS = {
     + [(name, torch.float64) for name in OF_REAL_NUMBERS],
     ids=str,
 )
-def test_what_is_not_used_is_nothing_through_linear_operations(name, dtype, dynamic):
+def test_unused_result_behind_linear_operations_adds_no_gradient(name, dtype, dynamic):
     """The gradients of these operations, and all of complex numbers, became zeros, and those NaN behind them."""
     behind = {**BEHIND, **OF_REAL_NUMBERS}[name]
 
@@ -299,7 +299,7 @@ def _expanded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("used", [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("function", [_mean_and_its_sum, _transposed, _expanded])
-def test_what_is_left_of_a_sum_has_other_strides(function: Any, used: tuple[bool, bool]) -> None:
+def test_gradient_sum_with_absent_terms_may_change_strides(function: Any, used: tuple[bool, bool]) -> None:
     """Gradients that are expanded, or lie in another order, where the sum with an absent one was dense."""
     found = []
     for run in (smelt.compile(function), function):

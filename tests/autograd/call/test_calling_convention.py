@@ -55,7 +55,7 @@ def test_tangent_in_another_layout_and_expanded() -> None:
     assert torch.allclose(torch.autograd.grad(y, x, torch.ones(()).expand(3, 4))[0], 2 * x.cos())
 
 
-def test_what_only_unused_outputs_depend_on_has_no_gradient() -> None:
+def test_inputs_of_only_unused_outputs_have_no_gradient() -> None:
     a, b, c = leaf(3), leaf(3), leaf(3)
     first, second = compiled(lambda a, b, c: ((a * c).exp(), (b * c).sin()), [a, b, c])(a, b, c)
     found = torch.autograd.grad(first.sum() + second.sum(), [a, b, c], retain_graph=True)

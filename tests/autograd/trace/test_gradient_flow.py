@@ -296,7 +296,7 @@ class ReadsLate(torch.autograd.Function):
         return b * FACTOR if a is None else a
 
 
-def test_what_a_backward_reads_where_a_gradient_is_absent_is_guarded(monkeypatch):
+def test_reads_of_backward_with_an_absent_gradient_are_guarded(monkeypatch):
     compiled = smelt.compile(lambda x: ReadsLate.apply(x * 1))
     for factor in (2.0, 3.0, 2.0):
         monkeypatch.setitem(globals(), "FACTOR", factor)

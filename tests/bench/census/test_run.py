@@ -88,7 +88,7 @@ class Pretended:
         (Failure("eager_fails", "ValueError", "capture"), "eager_fails"),
     ],
 )
-def test_what_ends_in_eager_is_not_blamed_on_capture(failure: Failure, status: str) -> None:
+def test_failure_in_eager_is_not_reported_as_capture_failure(failure: Failure, status: str) -> None:
     row = examine_row("timm", "a", Pretended(failure), {}, Limits())  # type: ignore[arg-type]
     assert row.status == status
     assert row.errors == [failure.error]

@@ -48,7 +48,7 @@ def two_runs() -> tuple[Benchmark, Benchmark]:
     return old, new
 
 
-def test_what_got_worse_comes_first_and_the_worst_of_it_first() -> None:
+def test_regressions_are_listed_first_and_in_order_of_severity() -> None:
     found = compare(*two_runs())
     assert [(change.kind, change.row.model) for change in found.changes] == [
         ("broke", "broke"),

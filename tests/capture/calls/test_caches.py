@@ -35,7 +35,7 @@ def test_a_cached_function_runs_once() -> None:
     assert calls == [2, 3, 2, 3]
 
 
-def test_what_it_gives_is_one_object() -> None:
+def test_cached_function_returns_one_object() -> None:
     @functools.cache
     def table(n: int) -> Tensor:
         return torch.arange(n) * 1.0

@@ -58,7 +58,7 @@ def functions(x):
     return operator.getitem(told, "key"), operator.contains(told, 3), operator.add(told, x), operator.le(x, 2)
 
 
-def test_what_they_reach_is_interpreted():
+def test_python_methods_reached_by_operator_functions_are_interpreted():
     for fn in (getters, functions):
         run = compiled(fn, fullgraph=True)
         for _ in range(2):

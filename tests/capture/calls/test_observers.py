@@ -148,7 +148,7 @@ def nothing_seen() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
-def test_what_is_looked_at(fn: Callable[[Tensor], Any]) -> None:
+def test_observed_effects_happen_in_order(fn: Callable[[Tensor], Any]) -> None:
     found = []
     for each in (fn, compiled(fn)):
         SEEN.clear()

@@ -111,7 +111,7 @@ MADE: dict[str, tuple[Callable[[int, Tensor], Any], Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("break_after", [False, True])
 @pytest.mark.parametrize("name", MADE)
-def test_what_the_frame_made_holds_values_of_its_call(name: str, break_after: bool) -> None:
+def test_wrapper_made_in_the_frame_holds_values_of_its_call(name: str, break_after: bool) -> None:
     make, look = MADE[name]
     box: list[Any] = []
 

@@ -96,7 +96,7 @@ def test_a_graph_that_cannot_begin_again_ends_at_the_branch(fn: Any) -> None:
         assert torch.equal(here, there)
 
 
-def test_what_was_done_before_the_error_is_done() -> None:
+def test_effects_before_a_raised_error_are_kept() -> None:
     seen: list[Any] = []
 
     def fn(x: Any) -> Any:

@@ -75,7 +75,7 @@ def test_nothing_leaks():
     assert sys.getrefcount(value) == before
 
 
-def test_what_does_not_fit_is_refused():
+def test_frame_state_that_does_not_fit_the_code_is_refused():
     code = example(1).__code__
     with pytest.raises(ValueError, match="does not fit"):
         native.generator_at(code, globals(), [1], [], -1, False)

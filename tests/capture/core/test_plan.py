@@ -44,7 +44,7 @@ def test_weaker_is_a_strict_order(a: CapturePlan, b: CapturePlan, c: CapturePlan
 
 
 @given(PLANS)
-def test_what_an_attempt_gives_up_makes_its_plan_weaker(plan: CapturePlan) -> None:
+def test_plan_of_a_failed_attempt_is_weaker(plan: CapturePlan) -> None:
     for permission in ("symbols", "checks", "repeats"):
         assert plan.without(permission, "").is_weaker_than(plan) or not getattr(plan, permission)
     assert plan.assuming("").is_weaker_than(plan) == plan.reads_first

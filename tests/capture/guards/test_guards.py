@@ -358,7 +358,7 @@ def test_failure_reports() -> None:
     assert tree.failure(({"a": 7},), {}) == ("fetch", 2, NULL)
 
 
-def test_what_was_given_can_be_read_back() -> None:
+def test_guard_tree_exposes_its_fetches_checks_and_outputs() -> None:
     fetches = ((-1, LOCAL, 0), (0, native.ATTR, "x"))
     checks = ((0, native.TYPE_IS, int),)
     tree = native.Guards(fetches, checks, [1, 0])
@@ -435,7 +435,7 @@ def test_references_are_neither_leaked_nor_lost() -> None:
     assert dies() is None
 
 
-def test_what_a_step_takes_away_while_guards_run() -> None:
+def test_value_removed_by_a_fetch_while_guards_run_stays_valid() -> None:
     class Value:
         @property
         def emptied(self) -> bool:

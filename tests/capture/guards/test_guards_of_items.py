@@ -103,7 +103,7 @@ def test_changes_of_items_are_seen_as_one_by_one(argument):
 
 
 @pytest.mark.parametrize("argument", ARGUMENTS.values(), ids=ARGUMENTS)
-def test_what_is_not_asked_may_change(argument):
+def test_unguarded_properties_of_items_may_change(argument):
     guards, f = guards_of(argument(tensors()))
     for name, change in SAME.items():
         xs = tensors()

@@ -56,7 +56,7 @@ def test_programs_answer_as_python_does(condition: str) -> None:
 @pytest.mark.parametrize(
     "condition", ["a < 1.5", "a == 1 or b == 2", "f(a)", "a / 2 == b", "c > 1", "not a", "a**9 > b"]
 )
-def test_what_is_no_comparison_of_integers_is_left_to_python(condition: str) -> None:
+def test_unsupported_condition_is_left_to_python(condition: str) -> None:
     assert size_program(condition, PLACES) is None
 
 

@@ -296,7 +296,7 @@ def test_arrays_from_outside_are_read_at_each_call():
     assert alike(run(X, np.ones((4, 3))), fn(X, np.ones((4, 3))))
 
 
-def test_what_an_array_from_outside_decides_is_guarded():
+def test_branch_on_an_external_numpy_array_is_guarded():
     sizes = np.array([2, 3])
 
     def fn(x):

@@ -214,7 +214,7 @@ class WithClassValue(Held):
     ],
     ids=["__getattribute__", "property", "property of a module", "deleted", "deleted, no fallback", "popped"],
 )
-def test_what_the_object_has_and_is_not_asked_for_compiles_once(make: Any, ask: Callable[[Any], Any]) -> None:
+def test_attribute_lookups_of_an_unchanged_object_compile_once(make: Any, ask: Callable[[Any], Any]) -> None:
     """That the dictionary lacks the name is guarded only where it does."""
     value, run = make(), compiled(lambda x, value: (ask(value), x + 1))
     want = ask(make())

@@ -75,7 +75,7 @@ def test_a_break_inside_the_region() -> None:
     assert SCALE.get() == 2.0
 
 
-def test_what_stays_set_is_set_in_earnest() -> None:
+def test_context_variable_left_set_is_set_after_the_call() -> None:
     def fn(x: torch.Tensor) -> Any:
         y = x + 1
         token = SCALE.set(4.0)

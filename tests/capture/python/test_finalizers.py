@@ -305,7 +305,7 @@ def test_a_version_is_for_what_has_no_finalizer(capsys: Any) -> None:
         assert run(fast, capsys) == want
 
 
-def test_what_a_later_call_replaces(capsys: Any) -> None:
+def test_finalizer_of_a_value_replaced_by_a_later_call_runs_in_order(capsys: Any) -> None:
     """What a place held had no finalizer while the frame was captured; the print comes after the store all the same."""
 
     def program(x: torch.Tensor, held: Any) -> torch.Tensor:
@@ -450,7 +450,7 @@ def test_an_unanswered_question_leaves_nothing_alive() -> None:
     assert seen() is None
 
 
-def test_what_has_a_finalizer() -> None:
+def test_objects_with_finalizers_are_found() -> None:
     x = 1
     suspended, ended = started(x, "of a list"), started(x, "closed")
     ended.close()
@@ -458,6 +458,19 @@ def test_what_has_a_finalizer() -> None:
     assert {*finalizers([suspended, thing, ended, harmless(x), steps(x, "not started")])} == {suspended, thing}
     assert finalizers({"k": lambda: thing}) == [thing]
     assert finalizers(iter([thing])) == [thing] and finalizers(enumerate([thing])) == [thing]
+
+    class Module:
+        """An object that torch.compile's table of modules watches."""
+
+    watched = Module()
+
+    def forget(reference: object) -> None:
+        """A callback of such a table."""
+
+    references = [weakref.ref(watched, forget)]
+    assert finalizers([watched]) == [watched]
+    forget.__module__ = "torch._dynamo.utils"
+    assert finalizers([watched]) == [] and references
     assert len(finalizers(started(x, "inner", holder))) == 1
     assert finalizers(torch.ones(2)) == finalizers(Ends) == finalizers(torch) == finalizers(3) == []
     try:

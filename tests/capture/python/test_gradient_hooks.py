@@ -93,7 +93,7 @@ def test_hooks_come_and_go(backend):
     _same(run, backend)
 
 
-def test_what_a_hook_may_not_return():
+def test_invalid_return_value_of_a_hook_raises_as_in_eager():
     for hook, register in (
         (lambda p: p.grad, "register_post_accumulate_grad_hook"),
         (lambda grad: grad[0], "register_hook"),
@@ -139,7 +139,7 @@ _HOOKS = {"none": lambda grad: None, "changed": lambda grad: grad * 2, "clone": 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("hook", [*_HOOKS])
 @pytest.mark.parametrize("again", ("another loss", "the same graph", "a step between"))
-def test_what_follows_a_backward_with_hooks_has_gradients_as_before(again, hook, backend):
+def test_code_after_a_backward_with_hooks_still_records_gradients(again, hook, backend):
     """Hooks run without gradients; where `.grad` is added to after one, the graph stayed there."""
 
     def run(compile):

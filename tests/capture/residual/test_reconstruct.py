@@ -202,7 +202,7 @@ def test_a_generator_that_has_begun_is_made_again():
     assert [torch.equal(got, X + 2) for got in run(X)] == [True]
 
 
-def test_what_cannot_be_made_again_runs_in_eager():
+def test_list_that_contains_itself_runs_in_eager():
     def fn(x):
         held = [x + 1]
         held.append((held,))

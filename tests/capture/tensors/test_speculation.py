@@ -179,7 +179,7 @@ def test_random_and_written_values_are_not_taken_for_granted() -> None:
     check(writes, X, MASK, breaks=1)
 
 
-def test_what_was_read_may_be_written_later() -> None:
+def test_buffer_read_as_an_index_may_be_written_later() -> None:
     class Queue(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -132,7 +132,7 @@ def test_arguments_of_inference_mode_are_written_in_the_mode(fn, backend):
         smelt.compile(fn, backend=backend)(ours, X)
 
 
-def test_what_eager_forbids():
+def test_forbidden_use_of_inference_tensors_raises_as_in_eager():
     def saved(x):
         with torch.inference_mode():
             a = x * 2
@@ -220,7 +220,7 @@ def test_a_mode_between_a_function_and_its_pullback():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_the_compiled_backward_keeps_is_its_own_business(backend):
+def test_compiled_backward_may_save_an_inference_tensor(backend):
     """It may start from a tensor of inference mode where eager saves what came after it."""
 
     def fn(x):

@@ -131,7 +131,7 @@ def test_answers_while_compiling():
         lambda x: x.data_ptr() and x + 1,
     ],
 )
-def test_what_a_graph_cannot_hold_is_a_break(fn):
+def test_call_not_representable_in_a_graph_causes_a_break(fn):
     run = compiled(fn)
     try:
         want = fn(X)

@@ -130,7 +130,7 @@ def test_a_handle_that_leaves_is_one_of_a_collective_that_has_ended() -> None:
     assert work.result()[0] is y and work.get_future().wait()[0] is y
 
 
-def test_what_others_may_see_is_done_before_a_barrier() -> None:
+def test_writes_visible_to_others_come_before_a_barrier() -> None:
     said: list[int] = []
 
     def fn(x: Any) -> Any:

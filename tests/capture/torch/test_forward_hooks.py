@@ -81,7 +81,7 @@ def test_a_function_of_one_block_serves_others(kind: str) -> None:
 
 
 @pytest.mark.parametrize("many", [0, 1, 3])
-def test_what_changes_between_calls_is_seen(many: int) -> None:
+def test_changes_of_hooks_between_calls_are_noticed(many: int) -> None:
     block = Block()
     hooks = [Scale(2.0 + i) for i in range(many)]
     for hook in hooks:

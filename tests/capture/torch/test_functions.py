@@ -137,7 +137,7 @@ class ReadsSettings(Function):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_a_function_reads_is_guarded(backend, monkeypatch):
+def test_settings_read_by_an_autograd_function_are_guarded(backend, monkeypatch):
     def fn(x):
         return ReadsSettings.apply(x * 2) + 1
 
@@ -306,7 +306,7 @@ class Encoder(torch.nn.Module):
         return Reversible.apply(x * 2, self.layers) + 1
 
 
-def test_what_draws_again_draws_the_same_numbers():
+def test_recomputed_dropout_draws_the_same_numbers():
     torch.manual_seed(0)
     model, x = Encoder(), torch.randn(4, 8, requires_grad=True)
     run = smelt.compile(model)

@@ -204,7 +204,7 @@ def test_registered_and_called_in_one_step(backend):
     _same(run, backend)
 
 
-def test_what_eager_refuses():
+def test_refused_hook_registrations_raise_as_in_eager():
     for refused in (
         lambda x: (x.detach() * 2).register_hook(print),
         lambda x: (x * 2).register_post_accumulate_grad_hook(print),

@@ -51,7 +51,7 @@ def v(text: str, dtype: torch.dtype, depth: int = 2) -> V:
     return V(text, dtype, depth)
 
 
-def test_what_is_known_outside_of_a_loop_is_a_pointer_there() -> None:
+def test_loop_invariant_address_is_hoisted_into_a_pointer() -> None:
     body = Body()
     body.load(body.f32, (I, J))
     assert body.at(1) == ["const float *q0 = a0 + (50 * i);"] and body.at(2) == ["const float t0 = q0[j];"]
@@ -63,7 +63,7 @@ def test_what_is_known_outside_of_a_loop_is_a_pointer_there() -> None:
     assert body.at(0) == ["const float t0 = a0[101];"], "what no loop changes is read once"
 
 
-def test_what_is_written_is_no_constant() -> None:
+def test_pointer_to_written_memory_is_not_const() -> None:
     body = Body()
     text, depth = body.element(body.f32, (I, J), write=True)
     assert (text, depth) == ("q0[j]", 2) and body.at(1) == ["float *q0 = a0 + (50 * i);"]

@@ -61,7 +61,7 @@ def test_more_are_tried_where_that_is_asked_for_and_none_twice() -> None:
     assert len(configs(16, 16, 16)) == len({(sides(c), c.num_warps, c.num_stages) for c in configs(16, 16, 16)})
 
 
-def test_what_does_not_fit_a_card_is_left_out() -> None:
+def test_block_configuration_over_shared_memory_is_left_out() -> None:
     tables = ProductBlocks(half=((256, 256, 128, 8, 1), (32, 32, 32, 4, 2)))
     room = shared_bytes((256, 256, 128, 8, 1), torch.float16)
     for bytes_, count in ((room, 2), (room - 1, 1)):

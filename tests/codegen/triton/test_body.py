@@ -127,7 +127,7 @@ def test_floats_beyond_a_small_integer_keep_their_low_bits() -> None:
     assert body.convert(same, I64, I64) is same
 
 
-def test_what_is_rounded_at_once_is_computed_quickly() -> None:
+def test_value_rounded_to_bfloat16_uses_the_fast_function() -> None:
     body = Body()
     made = body.apply("exp", F32, v("x", F32))
     body.convert(made, F32, BF16)

@@ -50,7 +50,7 @@ def test_errors_in_ulps(name: str, largest: float) -> None:
     assert np.abs(got).max() <= 1
 
 
-def test_what_a_gelu_leaves_far_below_0_is_as_exact_as_the_last_bit_of_erf() -> None:
+def test_gelu_of_large_negative_inputs_is_accurate_to_the_last_bit_of_erf() -> None:
     """`x / 2 * (1 + erf(x / sqrt(2)))` as float32 has it: nearly all erf are rounded correctly there, as CUDA's are."""
     x = torch.linspace(-6, -3.5, 40001)
     y = x * math.sqrt(0.5)

@@ -53,7 +53,7 @@ def test_several_results_and_arguments_that_are_no_tensors() -> None:
     torch.testing.assert_close(found, gradient(fn), rtol=0, atol=0)
 
 
-def test_what_is_written_inside_is_written_as_in_eager() -> None:
+def test_buffers_written_inside_a_checkpoint_match_eager() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU())
     twin = copy.deepcopy(plain)

@@ -81,7 +81,7 @@ def memory(n: int = 12) -> torch.Tensor:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", IN_ORDER)
-def test_what_the_order_decides_is_eagers(name: str, dynamic: bool) -> None:
+def test_order_dependent_overlapping_writes_match_eager(name: str, dynamic: bool) -> None:
     f = IN_ORDER[name]
     compiled = smelt.compile(lambda x: f(x), dynamic=dynamic)
     assert outcome(compiled, memory()) == outcome(f, memory())

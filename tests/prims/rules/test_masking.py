@@ -116,6 +116,6 @@ def test_ranges_of_sums() -> None:
     assert not passes(x, 0.0, None, None, NOT_IN_UNIT, False, 0.0, [1])
 
 
-def test_what_waits_stays() -> None:
+def test_synchronous_range_check_is_not_lowered() -> None:
     p = Lowering(fx.Graph())
     assert in_range(p, p.graph.placeholder("x"), 0, 1, None, NOT_IN_UNIT, True) is NotImplemented

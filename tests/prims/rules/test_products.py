@@ -121,7 +121,7 @@ def test_a_term_and_a_product(beta: float, alpha: float, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-def test_what_counts_for_nothing_is_not_read(dtype: torch.dtype) -> None:
+def test_operand_with_factor_0_is_not_read(dtype: torch.dtype) -> None:
     """NaN in the term where beta is 0, and in the product where alpha is and BLAS computes it."""
     nan, x, a, b = f(3, 5).to(dtype) * torch.nan, f(3, 5).to(dtype), f(3, 4).to(dtype), f(4, 5).to(dtype)
     check(aten.addmm.default, nan, a, b, beta=0)

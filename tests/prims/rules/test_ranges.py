@@ -39,7 +39,7 @@ def test_ends_of_whole_numbers() -> None:
     check(aten.linspace.Tensor_Scalar, whole, 10, 5, dtype=torch.float32)
 
 
-def test_what_stays() -> None:
+def test_unsupported_linspace_and_logspace_fall_back() -> None:
     for dtype in (torch.int64, torch.bfloat16):
         check(aten.linspace.Tensor_Tensor, t(0), t(7), 4, dtype=dtype, fallback=True)
         check(aten.logspace.Tensor_Tensor, t(0), t(2), 4, 10.0, dtype=dtype, fallback=True)

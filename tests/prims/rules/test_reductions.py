@@ -102,7 +102,7 @@ def test_along_a_dimension(shape: tuple[int, ...], dim: int, keepdim: bool) -> N
         compare(aten.std.dim, x, [dim], False, keepdim)
 
 
-def test_what_wins() -> None:
+def test_nan_in_argmax_argmin_max_min_and_nansum() -> None:
     x = torch.tensor([[1.0, math.nan, 3.0, math.nan], [2.0, 2.0, -1.0, -1.0]])
     for op in (aten.argmax.default, aten.argmin.default, aten.max.dim, aten.min.dim):
         check(op, x, 1)

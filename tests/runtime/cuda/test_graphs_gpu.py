@@ -86,7 +86,7 @@ def test_replays_compute_what_the_program_does(recorder):
     assert call.made == 1 and call.replays == 5
 
 
-def test_what_is_in_use_is_never_written_over(recorder):
+def test_live_output_is_never_overwritten(recorder):
     call = recorder.wrap(lambda inputs: [inputs[0] * 2, (inputs[0] + 1) @ inputs[0]], "forward")
     kept = []
     with warnings.catch_warnings():

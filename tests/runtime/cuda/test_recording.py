@@ -93,7 +93,7 @@ def test_memory_refuses_what_it_cannot_hand_out():
         memory_of([], ["x"])
 
 
-def test_what_memory_keeps_lives_as_long_as_its_tensors():
+def test_storage_lives_as_long_as_its_tensors():
     tensor = torch.ones(1000)
     weak = WeakStorage(tensor)
     memory = memory_of([tensor])

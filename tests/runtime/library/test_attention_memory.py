@@ -45,7 +45,7 @@ LAYOUTS: dict[str, torch.Tensor] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [HALF, torch.float32])
 @pytest.mark.parametrize("by", [0, 1, 2, 4, 8])
-def test_what_a_kernel_is_given(layout: str, dtype: torch.dtype, by: int) -> None:
+def test_kernel_receives_tensors_aligned_to_words(layout: str, dtype: torch.dtype, by: int) -> None:
     x = LAYOUTS[layout]
     x = torch.empty_strided(x.shape, x.stride(), dtype=dtype).copy_(x) if layout != "repeated" else x.to(dtype)
     given: list[Any] = []

@@ -66,7 +66,7 @@ def test_results_are_new_each_time():
     ],
     ids=["transposed", "steps", "expanded", "large"],
 )
-def test_what_it_cannot_copy_is_left_to_aten(tensors):
+def test_unsupported_layouts_and_sizes_are_left_to_aten(tensors):
     kernel, wanted = bound(tensors, 1)
     assert torch.equal(kernel(*tensors), wanted) and kernel.chosen == "aten"
 

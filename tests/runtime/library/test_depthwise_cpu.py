@@ -148,7 +148,7 @@ def test_long_sums_are_as_exact_as_short_ones() -> None:
     torch.testing.assert_close(kernel(images, images, ones)[1], ones * (1.1 * 1.1 * 3000 * 700), rtol=1e-5, atol=0)
 
 
-def test_what_does_not_fit() -> None:
+def test_unsupported_types_windows_and_parameters_do_not_fit() -> None:
     case = Case((2, 24, 7, 7))
     params, (grad, x, w) = case.params, [spec_of(t) for t in (case.grad, case.x, case.w)]
     assert grad is not None and x is not None and w is not None and fits(params, grad, x, w)

@@ -85,7 +85,7 @@ def test_subnormal_numbers_are_zero_where_the_processor_takes_them_so() -> None:
     assert found.tolist() == right.tolist() == [[1]]
 
 
-def test_what_is_not_plain_memory_is_left_to_torch() -> None:
+def test_unsupported_tensors_are_left_to_torch() -> None:
     class Other(torch.Tensor):
         pass
 

@@ -353,7 +353,7 @@ def test_candidates_are_timed_at_multiples_of_16(fake: FakeCuda, compiler: Compi
     assert again.function == last.function != plain.function and len(compiler.asked) == 4
 
 
-def test_what_a_launch_relies_on() -> None:
+def test_pointer_alignments_that_a_launch_relies_on() -> None:
     planned = plan_launch(add_kernel(), add_kernel().configs[0], ((8, "XBLOCK"),), ((1, 0), (0, 20), (1, 0), 8))
     assert aligned_pointers(planned) == {"a": (1, 0), "b": (0, 4), "out": (1, 0)}
     assert unaligned_parameters(table(1, by=8), planned) == ["a", "b", "out"]

@@ -134,7 +134,7 @@ def test_kernels_are_compiled_side_by_side(empty: Path, pool: triton_pool.Pool) 
     assert len({one.result().key for one in builds}) == 6
 
 
-def test_what_takes_longest_begins_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_longest_kernel_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last kernels to be done are short ones; equal ones keep their order."""
     made, order, go = triton_pool.Pool(1), [], threading.Event()
 

@@ -222,14 +222,14 @@ def test_written_memory_is_copied_while_timing_and_the_winner_runs_once(fake: Fa
     assert {one.values[0] for one in timed} <= copies and last.values[0] == 2 << 20
 
 
-def test_what_cannot_be_copied_is_the_librarys(fake: FakeCuda) -> None:
+def test_product_with_a_tensor_too_large_to_copy_uses_the_library(fake: FakeCuda) -> None:
     in_place = ADD.replace("tl.store(out + i", "tl.store(a + i")
     case = Case(fake, {}, after=in_place)
     case.clock.sizes = {2 << 20: KERNEL_TIMING.max_copied_bytes + 1}
     assert case() == ([8], 1)
 
 
-def test_what_no_grid_holds_is_the_librarys(fake: FakeCuda) -> None:
+def test_product_too_large_for_a_grid_uses_the_library(fake: FakeCuda) -> None:
     case = Case(fake, {LIBRARY: 2e-4, 8: 1e-4})
     launch = (1, ((4096, "XBLOCK"), (1 << 20, None)), WHOLE[2])
     case.product = case.kernels.product(case.library, [], [AFTER], [([], launch)])  # type: ignore[assignment]

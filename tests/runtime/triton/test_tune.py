@@ -183,7 +183,7 @@ def test_candidates_that_the_driver_refuses_are_dropped(fake: FakeCuda) -> None:
         kernels(fake, clock, source()).segment([LAUNCH])(table())
 
 
-def test_what_a_kernel_changes_is_copied(fake: FakeCuda) -> None:
+def test_tensor_changed_in_place_is_copied_for_timing(fake: FakeCuda) -> None:
     clock = FakeClock(fake, {16: 3e-4, 8: 1e-4, 4: 2e-4})
     clock.sizes = {2 << 20: 4096 * 4}
     kernels(fake, clock, source(text=IN_PLACE)).segment([LAUNCH])(table())
@@ -216,7 +216,7 @@ def test_one_buffer_under_two_names_is_copied_once(fake: FakeCuda) -> None:
 
 
 @pytest.mark.parametrize("size", [None, KERNEL_TIMING.max_copied_bytes + 1])
-def test_what_cannot_be_copied_is_not_timed(fake: FakeCuda, size: int | None) -> None:
+def test_kernel_with_tensors_that_cannot_be_copied_is_not_timed(fake: FakeCuda, size: int | None) -> None:
     clock = FakeClock(fake, {})
     clock.sizes = {} if size is None else {2 << 20: size}
     kernels(fake, clock, source(text=IN_PLACE)).segment([LAUNCH])(table())
