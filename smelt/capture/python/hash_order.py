@@ -10,6 +10,7 @@ import builtins
 import collections
 import functools
 import operator
+import sys
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -17,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from smelt.base.class_tables import ClassTable, by_class, classes, isinstance
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 
-_FIXED = classes(bool, int, float, complex)
-"""Classes whose hashes are the same in every process."""
+_FIXED = classes(bool, int, float, complex, *([types.NoneType] if sys.version_info >= (3, 12) else []))
+"""Classes whose hashes are the same in every process; before 3.12, the hash of None is its address."""
 
 _NESTING = (list, tuple, dict, set, frozenset, collections.deque)
 
@@ -109,11 +110,17 @@ def _leaves(values: Iterable[object]) -> Iterator[object]:
 
 
 def _is_of_address(value: object) -> bool:
-    """Whether a hash follows from an address: that of an object without `__hash__`, or of a float that is no number."""
-    return value != value if type(value) is float else type.__getattribute__(type(value), "__hash__") is _BY_ADDRESS
+    """Whether a hash follows from an address: that of an object without `__hash__`, of a C function or a method, or of
+    a float that is no number.
+    """
+    if type(value) is float:
+        return value != value
+    return type.__getattribute__(type(value), "__hash__") is _BY_ADDRESS or isinstance(value, _CALLABLES)
 
 
 _BY_ADDRESS = object.__hash__
+_CALLABLES = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
+"""Classes whose hashes follow from the addresses of a C function or an object."""
 
 
 def are_salted(items: Collection[object]) -> bool:
