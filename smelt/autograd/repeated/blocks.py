@@ -73,10 +73,13 @@ def find_blocks(gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> Blocks 
     if any(type(e) not in _TENSORS or e.layout is not torch.strided or e.is_nested for e in examples):
         return None
     calls = [n for n in nodes if n.op not in ("placeholder", "output")]
-    if any(n.target is each for n in calls for each in DERIVATIVES):
-        return None  # gradients inside of the graph differentiate all blocks, wherever they stand
-    seed = _seed(calls)
+    seed = None if _differentiates(calls) else _seed(calls)
     return None if seed is None else _Search(calls, inputs, examples, *seed).run(nodes[-1])
+
+
+def _differentiates(calls: Sequence[Node]) -> bool:
+    """Whether gradients are computed inside of the graph: they differentiate all blocks, wherever they stand."""
+    return any(n.target is each for n in calls for each in DERIVATIVES)
 
 
 def _has_symbols(val: Any) -> bool:
