@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,6 +14,8 @@ from smelt.capture.core.registry import special
 from smelt.capture.torch.collective_handles import EndedCollective
 from smelt.graph.ir.collective_calls import CALL
 from smelt.graph.trace.trace import TraceTensor
+
+F = TypeVar("F", bound=Callable[..., object])
 
 if torch.distributed.is_available():
     import torch.distributed as dist
@@ -105,18 +107,27 @@ if torch.distributed.is_available():
             raise Break("a collective with an unusual reduction", "the operator has no name for it")
         return REDUCTIONS[name]
 
-    @special(dist.all_gather)
-    def all_gather(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-        """Captured form of `all_gather(tensors, tensor)`."""
-        return gather_into(vm, *args, **kwargs)
+    def _captures(*names: str) -> Callable[[F], F]:
+        """Decorator: the function captures calls of the functions of torch.distributed with these names, of which some
+        versions have not all. It gets the interpreter before the program's arguments.
+        """
 
-    def gather_into(
+        def register(capture: F) -> F:
+            for function in (getattr(dist, name) for name in names if hasattr(dist, name)):
+                special(function)(lambda vm, args, kwargs: capture(vm, *args, **kwargs))
+            return capture
+
+        return register
+
+    @_captures("all_gather")
+    def all_gather(
         vm: Interpreter,
         tensor_list: list[object],
         tensor: TraceTensor,
         group: dist.ProcessGroup | None = None,
         async_op: bool = False,
     ) -> EndedCollective | None:
+        """Captured form of `all_gather(tensors, tensor)`."""
         targets = list(vm.effects.plain(tensor_list))
         group = _group(vm, [*targets, tensor], group)
         own = tensor if tensor.dim() else vm.tensors.run(torch.unsqueeze, (tensor, 0), {})
@@ -126,12 +137,8 @@ if torch.distributed.is_available():
             _write(vm, target, chunk if tensor.dim() else vm.tensors.run(torch.squeeze, (chunk, 0), {}))
         return _handle(async_op, *targets)
 
-    @special(dist.broadcast)
-    def broadcast(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-        """Captured form of `broadcast(tensor, src)`."""
-        return broadcast_into(vm, *args, **kwargs)
-
-    def broadcast_into(
+    @_captures("broadcast")
+    def broadcast(
         vm: Interpreter,
         tensor: TraceTensor,
         src: int | None = None,
@@ -139,23 +146,21 @@ if torch.distributed.is_available():
         async_op: bool = False,
         group_src: int | None = None,
     ) -> EndedCollective | None:
+        """Captured form of `broadcast(tensor, src)`."""
         group = _group(vm, [tensor], group)
         rank = _rank(group, src, group_src)
         _write(vm, tensor, _run(vm, c10d.broadcast.default, _dense(vm, tensor), rank, group.group_name))
         return _handle(async_op, tensor)
 
-    @special(dist.all_reduce)
-    def all_reduce(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-        """Captured form of `all_reduce(tensor, op)`."""
-        return reduce_into(vm, *args, **kwargs)
-
-    def reduce_into(
+    @_captures("all_reduce")
+    def all_reduce(
         vm: Interpreter,
         tensor: TraceTensor,
         op: object = dist.ReduceOp.SUM,
         group: dist.ProcessGroup | None = None,
         async_op: bool = False,
     ) -> EndedCollective | None:
+        """Captured form of `all_reduce(tensor, op)`."""
         group = _group(vm, [tensor], group)
         if _name_of(op) in REDUCTIONS:
             _write(vm, tensor, _run(vm, c10d.all_reduce.default, _dense(vm, tensor), _reduction(op), group.group_name))
@@ -170,17 +175,15 @@ if torch.distributed.is_available():
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             raise Break("a collective of tensors that require gradients", "what autograd records is the backend's")
 
-    def all_gather_into_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-        """Captured form of `all_gather_into_tensor(output, tensor)`."""
-        return gather_into_one(vm, *args, **kwargs)
-
-    def gather_into_one(
+    @_captures("all_gather_into_tensor", "all_gather_single")
+    def all_gather_into_tensor(
         vm: Interpreter,
         output_tensor: TraceTensor,
         input_tensor: TraceTensor,
         group: dist.ProcessGroup | None = None,
         async_op: bool = False,
     ) -> EndedCollective | None:
+        """Captured form of `all_gather_into_tensor(output, tensor)`."""
         group = _group(vm, [output_tensor, input_tensor], group)
         _refuse_recorded(output_tensor, input_tensor)
         rows = input_tensor.shape[0] if input_tensor.dim() else 1
@@ -191,11 +194,8 @@ if torch.distributed.is_available():
         _write_flat(vm, output_tensor, whole)
         return _handle(async_op, output_tensor)
 
-    def reduce_scatter_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-        """Captured form of `reduce_scatter_tensor(output, input, op)`."""
-        return scatter_into_one(vm, *args, **kwargs)
-
-    def scatter_into_one(
+    @_captures("reduce_scatter_tensor", "reduce_scatter_single")
+    def reduce_scatter_tensor(
         vm: Interpreter,
         output: TraceTensor,
         input: TraceTensor,
@@ -203,6 +203,7 @@ if torch.distributed.is_available():
         group: dist.ProcessGroup | None = None,
         async_op: bool = False,
     ) -> EndedCollective | None:
+        """Captured form of `reduce_scatter_tensor(output, input, op)`."""
         group = _group(vm, [output, input], group)
         _refuse_recorded(output, input)
         if not input.dim() or tuple(input.shape) != (output.shape[0] * group.size(), *output.shape[1:]):
@@ -212,11 +213,8 @@ if torch.distributed.is_available():
         _write_flat(vm, output, own)
         return _handle(async_op, output)
 
-    def all_to_all_single(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-        """Captured form of `all_to_all_single(output, input)`."""
-        return exchange(vm, *args, **kwargs)
-
-    def exchange(
+    @_captures("all_to_all_single")
+    def all_to_all_single(
         vm: Interpreter,
         output: TraceTensor,
         input: TraceTensor,
@@ -225,6 +223,7 @@ if torch.distributed.is_available():
         group: dist.ProcessGroup | None = None,
         async_op: bool = False,
     ) -> EndedCollective | None:
+        """Captured form of `all_to_all_single(output, input)`."""
         group = _group(vm, [output, input], group)
         size = group.size()
         if not input.dim() or not output.dim():
@@ -248,12 +247,8 @@ if torch.distributed.is_available():
             raise Break("an exchange of splits that do not fit", "eager raises an error")
         return found
 
-    @special(dist.reduce)
-    def reduce(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-        """Captured form of `reduce(tensor, dst)`."""
-        return reduce_to(vm, *args, **kwargs)
-
-    def reduce_to(
+    @_captures("reduce")
+    def reduce(
         vm: Interpreter,
         tensor: TraceTensor,
         dst: int | None = None,
@@ -262,16 +257,13 @@ if torch.distributed.is_available():
         async_op: bool = False,
         group_dst: int | None = None,
     ) -> EndedCollective | None:
+        """Captured form of `reduce(tensor, dst)`."""
         group = _group(vm, [tensor], group)
         _write(vm, tensor, _call(vm, "reduce", tensor, [], group, _rank(group, dst, group_dst), op))
         return _handle(async_op, tensor)
 
-    @special(dist.scatter)
-    def scatter(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-        """Captured form of `scatter(tensor, tensors, src)`."""
-        return scatter_from(vm, *args, **kwargs)
-
-    def scatter_from(
+    @_captures("scatter")
+    def scatter(
         vm: Interpreter,
         tensor: TraceTensor,
         scatter_list: list[object] | None = None,
@@ -280,6 +272,7 @@ if torch.distributed.is_available():
         async_op: bool = False,
         group_src: int | None = None,
     ) -> EndedCollective | None:
+        """Captured form of `scatter(tensor, tensors, src)`."""
         given = list(vm.effects.plain(scatter_list)) if scatter_list else []
         group = _group(vm, [tensor, *given], group)
         peer = _rank(group, src, group_src, 0)
@@ -288,12 +281,8 @@ if torch.distributed.is_available():
         _write(vm, tensor, _call(vm, "scatter", tensor, given, group, peer))
         return _handle(async_op, tensor)
 
-    @special(dist.gather)
-    def gather(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-        """Captured form of `gather(tensor, tensors, dst)`."""
-        return gather_to(vm, *args, **kwargs)
-
-    def gather_to(
+    @_captures("gather")
+    def gather(
         vm: Interpreter,
         tensor: TraceTensor,
         gather_list: list[object] | None = None,
@@ -302,6 +291,7 @@ if torch.distributed.is_available():
         async_op: bool = False,
         group_dst: int | None = None,
     ) -> EndedCollective | None:
+        """Captured form of `gather(tensor, tensors, dst)`."""
         targets = list(vm.effects.plain(gather_list)) if gather_list else []
         group = _group(vm, [tensor, *targets], group)
         peer = _rank(group, dst, group_dst, 0)
@@ -314,12 +304,8 @@ if torch.distributed.is_available():
             _write(vm, target, vm.tensors.run(torch.select, (whole, 0, number), {}))
         return _handle(async_op, *targets)
 
-    @special(dist.reduce_scatter)
-    def reduce_scatter(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-        """Captured form of `reduce_scatter(output, inputs)`."""
-        return reduce_and_scatter(vm, *args, **kwargs)
-
-    def reduce_and_scatter(
+    @_captures("reduce_scatter")
+    def reduce_scatter(
         vm: Interpreter,
         output: TraceTensor,
         input_list: list[object],
@@ -327,25 +313,22 @@ if torch.distributed.is_available():
         group: dist.ProcessGroup | None = None,
         async_op: bool = False,
     ) -> EndedCollective | None:
+        """Captured form of `reduce_scatter(output, inputs)`."""
         given = list(vm.effects.plain(input_list))
         group = _group(vm, [output, *given], group)
         _refuse_recorded(output, *given)
         _write(vm, output, _call(vm, "reduce_scatter", output, given, group, op=op))
         return _handle(async_op, output)
 
-    @special(dist.barrier)
-    def barrier(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-        """Captured form of `barrier()`."""
-        return wait_for_all(vm, *args, **kwargs)
-
-    def wait_for_all(
+    @_captures("barrier")
+    def barrier(
         vm: Interpreter,
         group: dist.ProcessGroup | None = None,
         async_op: bool = False,
         device_ids: object = None,
         timeout: object = None,
     ) -> EndedCollective | None:
-        """What Python did before has to be done when the others go on."""
+        """Captured form of `barrier()`: what Python did before has to be done when the others go on."""
         group = _group(vm, [], group)
         if device_ids is not None or timeout is not None or dist.get_backend(group) != "gloo":
             raise Break("a barrier of devices", "a graph holds those of processes", "barrier() of a gloo group")
@@ -353,17 +336,6 @@ if torch.distributed.is_available():
             raise Break("a barrier after what others may see", "a graph runs before it", "put the barrier first")
         _call(vm, "barrier", vm.tensors.run(torch.empty, (0,), {}), [], group)
         return _handle(async_op)
-
-    MEANINGS = {
-        "all_gather_into_tensor": all_gather_into_tensor,
-        "all_gather_single": all_gather_into_tensor,
-        "reduce_scatter_tensor": reduce_scatter_tensor,
-        "reduce_scatter_single": reduce_scatter_tensor,
-        "all_to_all_single": all_to_all_single,
-    }
-    for each, meaning in MEANINGS.items():
-        if hasattr(dist, each):  # some names are newer names of others
-            special(getattr(dist, each))(meaning)
 
     def _native(method: Callable[..., object]) -> None:
         special(method)(lambda vm, args, kwargs: method(*args, **kwargs))
