@@ -13,6 +13,7 @@ import atexit
 import fcntl
 import hashlib
 import os
+import stat
 import tempfile
 import time
 import warnings
@@ -273,10 +274,17 @@ def _remove_if_same(path: Path, descriptor: int) -> None:
 
 
 def _clear_path(path: Path) -> None:
-    """Remove whatever is no file at the path of an entry, where a rename fails. (smelt makes only files there.)"""
-    if path.is_dir() and not path.is_symlink():
+    """Remove whatever is no file at the path of an entry, where a rename fails. (smelt makes only files there.)
+
+    A missing entry is left alone: a removal would hit the entry that another process publishes in the meantime.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
         remove_folder(path)
-    elif not path.is_file():
+    elif not stat.S_ISREG(mode):
         remove(path)
 
 

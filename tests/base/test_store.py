@@ -552,11 +552,10 @@ def test_a_file_system_that_refuses_locks_and_closes_keeps_what_was_built(
 
 def _hammer(root: str, worker: int) -> bool:
     shared = Store(Path(root))
-    for turn in range(40):
-        key = f"{turn % 4:064d}"
-        shared.put_text("kind", key, f"value {turn % 4} " * 500)
-        read = shared.get_text("kind", key)
-        if read != f"value {turn % 4} " * 500:
+    for turn in range(80):  # each entry twice: made by several processes at once, then replaced
+        key = f"{turn % 40:064d}"
+        shared.put_text("kind", key, f"value {key} " * 50)
+        if shared.get_text("kind", key) != f"value {key} " * 50:
             return False
     return True
 
@@ -565,6 +564,14 @@ def test_many_processes(tmp_path: Path) -> None:
     with multiprocessing.get_context("fork").Pool(3) as pool:
         assert all(pool.starmap(_hammer, [(str(tmp_path / "cache"), i) for i in range(3)]))
     assert not [path for path in (tmp_path / "cache").rglob(".new-*")]
+
+
+def test_an_entry_published_in_the_meantime_is_not_removed(quiet_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process found no entry, another one published it, the first one removed it: the other's library was gone."""
+    monkeypatch.setattr(module, "remove", pytest.fail)
+    for _ in range(2):  # published, then replaced
+        quiet_store.put_text("kind", "8" * 64, "text")
+        assert quiet_store.get_text("kind", "8" * 64) == "text"
 
 
 def test_store_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
