@@ -21,6 +21,7 @@ FOLDERS = (
     *("prims", "prims/kernels", "prims/rules", "prims/rules/layers", "prims/passes"),
     *("loops", "schedule", "codegen", "codegen/cpp", "codegen/triton"),
     *("runtime", "runtime/cuda", "runtime/triton", "runtime/library"),
+    "roofline",
     *(
         "tiny",
         "tiny/attention",

@@ -94,6 +94,8 @@ class PassRunner:
         facts = describe_program(self.program, target, report.plan, rendered.steps, rendered.text_of)
         for step in (*rendered.steps.all(), *(unit.step for unit in facts.units)):
             step.timing = step.timing or Timing()
+        facts.timing = rendered.steps.timing = Timing()
+        facts.device = str(rendered.device or "cpu")
         report.plan = None
         if report.programs is not None:
             report.programs.append(facts)

@@ -90,7 +90,7 @@ def load(
     if rendered.device is not None:
         scope |= _on_device(rendered, options)
     program = _observable(rendered, scope, addresses)
-    if rendered.device is not None and not isinstance(program, Sized) and "product0" not in scope:
+    if rendered.device is not None and not isinstance(scope["call"], Sized) and "product0" not in scope:
         scope["kernels"].fallbacks.clear()  # all segments exist and keep the fallbacks that they may need
     if not on_gpu:
         _release_after_first_call(scope)
@@ -226,8 +226,8 @@ def _observable(rendered: Rendered, scope: dict[str, Any], addresses: dict[str, 
         scope["kernels"] = noted
     program = _executed(rendered, scope)
     scope["kernels"] = kernels
-    observe(rendered.steps, scope, addresses, noted.launches, program)
-    return program
+    observed: Program = observe(rendered.steps, scope, addresses, noted.launches, program)
+    return observed
 
 
 def _executed(rendered: Rendered, scope: dict[str, Any]) -> Program:

@@ -29,15 +29,21 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "schedule": ("base", "abi", "shapes", "graph", "loops"),  # graph: the strides that outputs must have
     "codegen": ("base", "abi", "shapes", "loops", "schedule"),
     "runtime": ("base", "abi"),
+    "roofline": ("base", "abi", "runtime"),
     # loading starts neither capture nor any stage before the programs
     "artefact": ("smelt", "base", "abi", "shapes", "graph", "autograd", "runtime", "capture"),
     "tiny": ("smelt", *STAGES),  # models are captured by the public API, with a backend that takes the graph
     **{user: ("smelt", "base", *USERS) for user in USERS},
+    "bench": ("smelt", "base", "abi", "roofline", *USERS),  # shares of the limit
     "debug": ("smelt", "base", "abi", "graph", *USERS),  # it prints and changes captured graphs
     # `smelt ops` prints the tables, `smelt verify` looks inside
     # `smelt explain` watches captures and writes what they were as a page
     # `smelt tiny` exports projects
-    "cli": ("smelt", "base", "abi", "graph", "capture", "prims", "loops", "runtime", "page", "tiny", *USERS),
+    "cli": (
+        "smelt",
+        *(*STAGES[:2], "graph", "capture", "prims", "loops", "runtime", "roofline", "page", "tiny"),
+        *USERS,
+    ),
 }
 """Package -> packages it may import besides itself. Modules directly under smelt/ may import everything."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from smelt.abi.ceilings import Ceilings
 from smelt.abi.program_facts import ProgramFacts
 
 
@@ -107,6 +108,7 @@ class RunFacts:
         counts: numbers of graphs, breaks, recompilations and fallbacks.
         seconds: compile time of the whole process in seconds, by stage.
         notes: other messages, such as that the script failed.
+        ceilings: what each device can do at most, by its name; without it times are not compared.
     """
 
     title: str
@@ -118,3 +120,4 @@ class RunFacts:
     eager_operators: dict[str, int] = field(default_factory=dict)
     versions: str = ""
     notes: list[str] = field(default_factory=list)
+    ceilings: dict[str, Ceilings] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from smelt.abi.steps import Step
+from smelt.abi.steps import Step, Timing
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Unit:
         bytes_read, bytes_written: number of bytes of the buffers, each counted once. With symbolic sizes they are for
             the sizes of the first call.
         flops: number of floating-point operations; 0 if not known.
+        dtype: dtype of the operands of a product, such as "float32"; "" for other units.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class Unit:
     bytes_read: int
     bytes_written: int
     flops: int
+    dtype: str = ""
 
 
 @dataclass
@@ -39,11 +41,14 @@ class ProgramFacts:
     """A report on the forward or backward of one graph.
 
     Attributes:
+        target: "C++" or "Triton".
+        device: name of the device on which it runs, such as "cpu" or "cuda:0".
         units: the units in execution order.
         types: types of the values that units read or make, by name.
         sources: texts of kernels by name.
         memory: number of bytes of intermediates and results after each unit.
         arena: number of bytes of the block that intermediates share.
+        timing: time of whole calls, which are made in turn with calls whose steps are timed alone; None: not measured.
     """
 
     name: str
@@ -54,3 +59,5 @@ class ProgramFacts:
     memory: list[int] = field(default_factory=list)
     arena: int = 0
     symbolic: bool = False
+    timing: Timing | None = None
+    device: str = "cpu"

@@ -83,6 +83,8 @@ class Steps:
     products: dict[str, Step] = field(default_factory=dict)
     of: dict[str, Step] = field(default_factory=dict)
     """Step by the first value that it makes."""
+    timing: Timing | None = None
+    """Time of whole calls; None: not measured."""
 
     def all(self) -> list[Step]:
         """Returns all steps, in no particular order."""

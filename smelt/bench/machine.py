@@ -9,9 +9,16 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from smelt.base.imports import late
+
+if TYPE_CHECKING:
+    from smelt.roofline.processor import cpu_name
+else:  # processes that measure the start of a compiler import nothing of it before
+    cpu_name = late("smelt.roofline.processor", "cpu_name")
 
 DRIVER = Path("/proc/driver/nvidia/version")
 """The file that contains the version of NVIDIA's driver."""
@@ -51,16 +58,6 @@ def describe_machine(threads: int | None = None) -> dict[str, Any]:
 def usable_cores() -> int:
     """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def cpu_name() -> str:
-    """Returns the processor's model name."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def compiler_version() -> str | None:

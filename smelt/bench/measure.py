@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from smelt.base.options import environment
 from smelt.bench.contenders import DEFAULT, mode_of
 from smelt.bench.processes.process import Failure, Limits, Server, cache_environment
 from smelt.bench.processes.servers import Servers
@@ -42,6 +44,7 @@ class Plan:
         cold: whether starts are measured twice, with empty caches and a second time with the caches kept. Otherwise
             they are measured once, with empty caches, and the peak memory is of that process.
         tensors: whether to measure the memory of the tensors of a step.
+        limit: whether to compute the least time of a step on this machine, to which the steps are compared.
         check: whether to judge accuracy.
         unjudged: contenders whose accuracy is not judged even with `check`.
         side_by_side: number of starts of a row that run at the same time. Above 1 they disturb each other's times, and
@@ -54,6 +57,7 @@ class Plan:
     warmup: int = 3
     cold: bool = True
     tensors: bool = False
+    limit: bool = True
     check: bool = True
     unjudged: tuple[str, ...] = ()
     side_by_side: int = 1
@@ -89,6 +93,7 @@ def measure_row(
         if plan.rounds:
             measurement.starts(contenders)
             measurement.steps()
+            measurement.limit()
         if plan.tensors:
             measurement.tensors()
         for name in contenders:
@@ -137,11 +142,15 @@ class _Measurement:
     server: Server | Servers
     verdicts: dict[str, Outcome] = field(default_factory=dict)
 
-    def run(self, name: str, caches_of: Sequence[str], **arguments: Any) -> Outcome:
-        """Run one task in a fresh process that uses the caches of these contenders."""
+    def run(
+        self, name: str, caches_of: Sequence[str], other: Mapping[str, str] = MappingProxyType({}), /, **arguments: Any
+    ) -> Outcome:
+        """Run one task in a fresh process that uses the caches of these contenders, and `other` environment
+        variables.
+        """
         task = {"task": name, "model": self.key, "settings": self.settings.to_dict(), **arguments}
         limits = Limits(self.plan.timeout_s, self.plan.memory_mb)
-        return self.server.run(task, cache_environment(self.caches, caches_of), limits)
+        return self.server.run(task, cache_environment(self.caches, caches_of) | dict(other), limits)
 
     def alive(self) -> list[str]:
         return [name for name, result in self.row.results.items() if result.status == "pass"]
@@ -232,6 +241,18 @@ class _Measurement:
             return {}
         plan = {"rounds": self.plan.rounds, "warmup": self.plan.warmup, "least_s": self.plan.least_s}
         return self.run("steps", names, contenders=list(names), **plan)
+
+    def limit(self) -> None:
+        """Compute the least time of a step on this machine; it stays unknown if its products cannot be counted.
+
+        This uses the store of the user, which keeps the ceilings of the machine for later rows and benchmarks.
+        """
+        if not self.plan.limit or not self.alive():
+            return
+        self.notify(self.row, "all", "limit of the machine")
+        found = self.run("limit", ["eager"], {"SMELT_CACHE_DIR": str(environment().cache_dir)})
+        if not isinstance(found, Failure):
+            self.row.limit_s = found["limit_s"]
 
     def tensors(self) -> None:
         """Measure the memory of each contender's tensors in a step."""

@@ -87,6 +87,7 @@ class Row:
 
     Attributes:
         optimizer: the optimizer of a training step; `none`: only forward and backward.
+        limit_s: the least seconds of a step at the measured ceilings of the machine (see `smelt.bench.limit`).
         side_by_side: number of contenders that started at the same time. Above 1, their starts disturbed each other.
         dropout: treatment of dropout in the comparison: `none` (the model has none), `off`, or `eager_rng` (the same
             random numbers as eager).
@@ -102,6 +103,7 @@ class Row:
     mode: str | None = None
     dynamic: bool | None = None
     optimizer: str = "sgd"
+    limit_s: float | None = None
     side_by_side: int = 1
     dropout: str = "none"
     note: str = ""

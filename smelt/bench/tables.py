@@ -21,6 +21,7 @@ HEADS = (
     "step ms",
     "±",
     "x eager",
+    "of limit",
     "peak MiB",
     "error",
     "graphs (breaks)",
@@ -40,11 +41,17 @@ def cells(row: Row, result: Result) -> tuple[str, ...]:
         _number(step.median * 1e3 if step else None, 2),
         spread_text(result),
         _number(result.speedup, 2),
+        limit_text(row, result),
         _number(result.peak_mb, 0),
         error_text(result),
         graphs_text(result),
         result.status,
     )
+
+
+def limit_text(row: Row, result: Result) -> str:
+    """Format the least time of a step on this machine as a share of the measured time."""
+    return f"{row.limit_s / result.step.median:.0%}" if row.limit_s and result.step else ""
 
 
 def spread_text(result: Result) -> str:
@@ -68,7 +75,7 @@ def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-NARROW = ("contender", "cold s", "warm s", "step ms", "±", "eager", "MiB", "error", "graphs", "verdict")
+NARROW = ("contender", "cold s", "warm s", "step ms", "±", "eager", "limit", "MiB", "error", "graphs", "verdict")
 """Heads of the terminal's table: HEADS without the model, which has a separate line; short enough for 80 columns."""
 
 
@@ -220,7 +227,8 @@ def describe_machine_line(machine: Mapping[str, Any]) -> str:
 LEGEND = (
     "cold: from the built model to the end of the first whole step in a fresh process with empty caches, with the "
     "import of the compiler, `compile()` and the step itself; warm: the same again with the caches kept; step: median, "
-    "contenders taking turns in one process; ±: half the distance between the quartiles; peak: resident memory of a "
+    "contenders taking turns in one process; ±: half the distance between the quartiles; of limit: the least time in "
+    "which this machine computes the step's products and moves its parameters, by the step; peak: resident memory of a "
     f"fresh process; error: the worst tensor's error against float64 as a multiple of eager's own (up to {FACTOR:.0f}x "
     "is accepted)."
 )

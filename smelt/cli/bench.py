@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 bench = typer.Typer(
     cls=DefaultGroup,
     help="Measure eager, torch.compile and smelt side by side: `bench MODEL...`, `--suite`, `overhead`, `bandwidth`, "
-    "`aot`, `regional`, `distributed`, `report`.",
+    "`ceilings`, `aot`, `regional`, `distributed`, `report`.",
     no_args_is_help=True,
 )
 
@@ -153,6 +154,32 @@ def _usual_size(suite: str | None, device: str) -> str:
 def _unjudged(names: list[str], contender: str, check_rivals: bool) -> tuple[str, ...]:
     """The contenders whose accuracy is not judged."""
     return () if check_rivals else tuple(name for name in names if name != contender)
+
+
+@bench.command(name="ceilings")
+def measure_ceilings(
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    again: Annotated[bool, typer.Option("--again", help="Measure even if the cache has them.")] = False,
+) -> None:
+    """Measure what this machine can do at most: bandwidth of its memory by size, rate of products by dtype. (Measure on
+    a quiet machine: shares of the limit refer to these figures.)
+    """
+    from smelt.bench.meter import check_device
+    from smelt.roofline.measure import ceilings
+
+    with user_errors():
+        check_device(device)
+        found = ceilings(device, again)
+    console = Console()
+    console.print(found.machine, highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for head in ("moved", "GB/s", "product of", "GFLOP/s"):
+        table.add_column(head, justify="right")
+    moved = [(f"{size >> 10:,} KiB", f"{speed / 1e9:.1f}") for size, speed in found.bandwidths]
+    products = [(name, f"{speed / 1e9:.1f}") for name, speed in found.products.items()]
+    for left, right in itertools.zip_longest(moved, products, fillvalue=("", "")):
+        table.add_row(*left, *right)
+    console.print(table)
 
 
 @bench.command()

@@ -11,22 +11,33 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+from rich.console import Console
+
 import smelt
+from smelt.abi.ceilings import Ceilings
 from smelt.abi.frame_facts import RunFacts
+from smelt.base.errors import BuildError
 from smelt.base.text import visible
 from smelt.capture.explain import Watch, watched
 from smelt.cli.run import run_script, summary
 from smelt.debug.memory_samples import MemorySamples
 from smelt.page.page import render
+from smelt.roofline.measure import ceilings, stored_ceilings
+from smelt.roofline.text import limits
+
+WIDTH = 140
+"""Columns of the tables of `--perf` that are not printed on a terminal."""
 
 NOTHING = "nothing was compiled: no compiled function was called"
 
 
-def explain_script(target: str, args: Sequence[str], module: bool, page: Path | None) -> int:
+def explain_script(target: str, args: Sequence[str], module: bool, page: Path | None, perf: bool = False) -> int:
     """Run a script, then report on its compiled frames; returns the script's exit status.
 
     Args:
         page: the file for the HTML page; None: the report is printed as text to standard output.
+        perf: compare the times of kernels with the limits of the machine, in place of the text or on the page.
     """
     page = page.absolute() if page is not None else None
     process, samples = os.getpid(), MemorySamples()
@@ -35,13 +46,46 @@ def explain_script(target: str, args: Sequence[str], module: bool, page: Path | 
         if os.getpid() != process:  # a child process forked by the script also ends here
             return status
         _wait_for_threads()
-    if page is None:
+    if page is None and not perf:
         _print(watch.text() or NOTHING, sys.stdout)
         return status
     run = watch.page(shlex.join([target, *args]))
     run.memory = samples.end()
     _complete(run, status)
+    if page is None:
+        return _print_limits(run, status)
+    run.ceilings = _known_ceilings(run, measured=perf)
     return _written(page, run, watch, status)
+
+
+def _print_limits(run: RunFacts, status: int) -> int:
+    """Print the tables of `--perf`; returns the exit status."""
+    if not any(version.programs for frame in run.frames for version in frame.versions):
+        _print(NOTHING, sys.stdout)
+        return status
+    try:
+        run.ceilings = _known_ceilings(run, measured=True)
+        console = Console(file=sys.stdout, markup=False, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+        for each in limits(run, run.ceilings.__getitem__):
+            console.print(each, soft_wrap=isinstance(each, str))
+    except BuildError as error:
+        _print(f"smelt: the limits of this machine cannot be measured: {error}", sys.stderr)
+        return status or 1
+    except (OSError, ValueError):  # the script has closed standard output
+        return status
+    return status
+
+
+def _known_ceilings(run: RunFacts, measured: bool) -> dict[str, Ceilings]:
+    """The ceilings of the devices on which programs ran.
+
+    Args:
+        measured: measure those that are not in the store.
+    """
+    programs = (program for frame in run.frames for version in frame.versions for program in version.programs)
+    devices = dict.fromkeys(program.device for program in programs)
+    found = {name: (ceilings if measured else stored_ceilings)(torch.device(name)) for name in devices}
+    return {name: each for name, each in found.items() if each is not None}
 
 
 def _wait_for_threads() -> None:

@@ -82,12 +82,15 @@ def explain(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page for a browser instead.", callback=page_file)
     ] = None,
+    perf: Annotated[
+        bool, typer.Option("--perf", help="Time each kernel, and compare it with what this machine can do at most.")
+    ] = False,
 ) -> None:
     """Run a script as `smelt run` does; at its end, tell of each compiled frame: graphs, breaks, guards, recompiles."""
     from smelt.cli.explain import explain_script
 
     _expect_script(script, module)
-    raise typer.Exit(explain_script(script, context.args, module, html))
+    raise typer.Exit(explain_script(script, context.args, module, html, perf))
 
 
 @app.command(context_settings=SCRIPT_ARGUMENTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from smelt.abi.ceilings import Ceilings
 from smelt.abi.frame_facts import BreakFacts, FrameFacts, GraphFacts, RunFacts
 from smelt.abi.program_facts import ProgramFacts
 from smelt.page.markup import Markup, element, joined, plural, seconds_text, shortened
@@ -50,7 +51,7 @@ def _parts(run: RunFacts) -> Iterator[Markup]:
     yield from _slowest(run.frames)
     sources, graph = Sources(), 1
     for number, frame in enumerate(run.frames, 1):
-        yield _frame(frame, f"f{number}", graph, sources)
+        yield _frame(frame, f"f{number}", graph, sources, run.ceilings)
         graph += sum(version.has_graph for version in frame.versions)
     yield _times(run)
 
@@ -136,7 +137,7 @@ def _program_id(frame: str, version: int, program: int) -> str:
     return f"{frame}-v{version}-p{program}"
 
 
-def _frame(frame: FrameFacts, name: str, first: int, sources: Sources) -> Markup:
+def _frame(frame: FrameFacts, name: str, first: int, sources: Sources, ceilings: dict[str, Ceilings]) -> Markup:
     given_up = element("p", "runs in eager from now on", class_="say") if frame.given_up else None
     attempts = (
         element("details", element("summary", f"captured {plural(len(frame.attempts) + 1, 'time')}"),
@@ -146,7 +147,7 @@ def _frame(frame: FrameFacts, name: str, first: int, sources: Sources) -> Markup
     )  # fmt: skip
     graphs, graph = [], first
     for number, version in enumerate(frame.versions):
-        graphs.append(_version(version, f"{name}-v{number}", graph, sources))
+        graphs.append(_version(version, f"{name}-v{number}", graph, sources, ceilings))
         graph += version.has_graph
     location = f"{os.path.basename(frame.location.file)}:{frame.location.line}"
     return element(
@@ -161,13 +162,14 @@ def _frame(frame: FrameFacts, name: str, first: int, sources: Sources) -> Markup
     )
 
 
-def _version(version: GraphFacts, name: str, graph: int, sources: Sources) -> Markup:
+def _version(version: GraphFacts, name: str, graph: int, sources: Sources, ceilings: dict[str, Ceilings]) -> Markup:
     colour = element("i", class_=f"g{graph % COLOURS}") if version.has_graph else None
     title = f"graph {graph}" if version.has_graph else "no graph: nothing is computed"
     facts = [plural(len(version.operations), "operation"), plural(len(version.guards), "guard")]
     facts.append(f"compiled for {seconds_text(sum(version.seconds.values()))}" if version.seconds else "")
     end = "ends at a break" if version.stop is not None else ""
-    programs = [show_program(each, f"{name}-p{n}", sources) for n, each in enumerate(version.programs)]
+    numbered = enumerate(version.programs)
+    programs = [show_program(each, f"{name}-p{n}", sources, ceilings.get(each.device)) for n, each in numbered]
     return element(
         "details",
         element("summary", colour, " ", element("b", title), " ", ", ".join(filter(None, [*facts, end]))),

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from smelt.abi.ceilings import Ceilings, bound_of_program
 from smelt.abi.program_facts import ProgramFacts, Unit
 from smelt.abi.steps import Origin, Timing, label
 from smelt.page.markup import Markup, bytes_text, element, joined, number_text, plural, seconds_text, shortened
@@ -35,8 +36,12 @@ class Sources:
         return element("pre", element("code", shortened(text, LONGEST_SOURCE)), tabindex=0)
 
 
-def show_program(program: ProgramFacts, name: str, sources: Sources) -> Markup:
-    """Markup for one program; the ids of its elements begin with `name`."""
+def show_program(program: ProgramFacts, name: str, sources: Sources, ceilings: Ceilings | None = None) -> Markup:
+    """Markup for one program; the ids of its elements begin with `name`.
+
+    Args:
+        ceilings: what the program's device can do at most; None: not known.
+    """
     timed = [unit.step.timing for unit in program.units if unit.step.timing is not None]
     spent = sum(timing.least_ns for timing in timed) / 1e9
     kernels = sum(unit.kind != "library call" for unit in program.units)
@@ -49,11 +54,12 @@ def show_program(program: ProgramFacts, name: str, sources: Sources) -> Markup:
     ]
     picture = element("div", draw_program(_boxes(program, name)), class_="scroll picture", tabindex=0)
     more = len(program.units) - MAX_BOXES
-    rows = [_unit(program, unit, number, name, sources) for number, unit in enumerate(program.units)]
+    rows = [_unit(program, unit, number, name, sources, ceilings) for number, unit in enumerate(program.units)]
     return element(
         "div",
         element("h4", program.name.replace("_", " ")),
         element("p", ", ".join(filter(None, facts)), class_="quiet"),
+        _limit(program, ceilings) if ceilings is not None and spent else None,
         picture,
         element("p", f"{more} more steps are in the list alone", class_="quiet") if more > 0 else None,
         _folded(element("div", _heads(), rows, class_="units"), len(rows)),
@@ -149,12 +155,24 @@ def _title(unit: Unit) -> str:
     return f"{unit.kind} {unit.name}: {label(unit.step.origins)}"
 
 
+def _limit(program: ProgramFacts, ceilings: Ceilings) -> Markup:
+    """The least time that the machine needs for the program, what bounds it, and the measured time."""
+    bound = bound_of_program(program, ceilings)
+    bounds = f"{seconds_text(bound.arithmetic)} of arithmetic, {seconds_text(bound.memory)} of memory"
+    between = f", {seconds_text(bound.between)} of them between the steps" if bound.between else ""
+    text = f"at least {seconds_text(bound.limit)} on this machine ({bounds}); a call takes "
+    share = f"{seconds_text(bound.seconds)}{between}: "
+    return element("p", text, share, element("b", f"{100 * bound.share:.0f} % of the limit"), class_="limit")
+
+
 def _heads() -> Markup:
-    names = ("computes", "time", "bytes", "flops", "GB/s")
+    names = ("computes", "time", "bytes", "flops", "GB/s", "of limit")
     return element("div", [element("span", name) for name in names], class_="unit heads", aria_hidden="true")
 
 
-def _unit(program: ProgramFacts, unit: Unit, number: int, name: str, sources: Sources) -> Markup:
+def _unit(
+    program: ProgramFacts, unit: Unit, number: int, name: str, sources: Sources, ceilings: Ceilings | None
+) -> Markup:
     moved = unit.bytes_read + unit.bytes_written
     timing = unit.step.timing
     least = timing.least_ns / 1e9 if timing is not None and timing.calls else 0.0
@@ -165,6 +183,7 @@ def _unit(program: ProgramFacts, unit: Unit, number: int, name: str, sources: So
         element("span", bytes_text(moved), data_is="bytes"),
         element("span", number_text(unit.flops) if unit.flops else "–", data_is="flops"),
         element("span", f"{moved / least / 1e9:.3g}" if least else "–", data_is="GB/s"),
+        element("span", _share(unit, least, ceilings), data_is="of limit"),
         class_="unit",
     )
     where = _id(name, number)
@@ -182,6 +201,11 @@ def _unit(program: ProgramFacts, unit: Unit, number: int, name: str, sources: So
         class_="inside",
     )
     return element("details", head, body, class_=f"kernel {_kind(unit)}")
+
+
+def _share(unit: Unit, seconds: float, ceilings: Ceilings | None) -> str:
+    """The shortest possible time of a unit as a share of its time, such as `83 %`."""
+    return f"{100 * ceilings.bound(unit).seconds / seconds:.0f} %" if ceilings is not None and seconds else "–"
 
 
 def _facts(unit: Unit) -> str:

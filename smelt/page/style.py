@@ -65,7 +65,7 @@ summary { cursor: pointer; } .version { border-top: 1px solid var(--line); margi
 .box.library rect { fill: var(--library); stroke: var(--libraryline); }
 .box.product rect { fill: var(--product); stroke: var(--productline); }
 .units { margin: .6rem 0; border: 1px solid var(--line); border-radius: 8px; overflow: hidden; }
-.unit { display: grid; grid-template-columns: 1fr 5.6rem 5.2rem 5.2rem 4rem; gap: .5rem; padding: .3rem .7rem; }
+.unit { display: grid; grid-template-columns: 1fr 5.6rem 5.2rem 5.2rem 4rem 4.4rem; gap: .5rem; padding: .3rem .7rem; }
 .unit > span { overflow-wrap: anywhere; } .unit > span + span { text-align: right; }
 .unit small { color: var(--dim); }
 .heads { color: var(--dim); font-size: .82rem; background: var(--code); }

@@ -17,12 +17,14 @@ from typing import Any
 import torch
 from torch.autograd import profiler
 
+from smelt.abi.staged import Staged
 from smelt.abi.steps import Step, Steps, Timing, observable
 from smelt.base.locks import new_lock
 from smelt.base.options import environment
 from smelt.runtime.launch import Table
 from smelt.runtime.refusals import anything_refused
 from smelt.runtime.sizes import Sized, Version
+from smelt.runtime.tuned import KERNEL_TIMING
 
 
 class Observed:
@@ -50,6 +52,8 @@ class Observed:
         self.sized = program if isinstance(program, Sized) else None
         self.before: dict[str, Any] | None = None
         self.always = self.ranges is not None or any(step.timing is not None for step in steps.all())
+        self.paused = False
+        """Whether the steps of the current call run unobserved."""
 
     def observe(self) -> None:
         """Begin to observe the program; has no effect if it is already observed."""
@@ -148,6 +152,8 @@ class Observed:
 
     def is_observed(self) -> bool:
         """Returns whether there is an observer; if not, stops observing."""
+        if self.paused:
+            return False
         if self.always or profiler._is_profiler_enabled:
             return True
         self.restore()
@@ -165,19 +171,52 @@ class Observed:
                 regions.callback(self.ranges[1])
             if step.timing is None:
                 return call(*args)
-            return self._timed(step.timing, call, *args)
+            return timed(step.timing, self.on_gpu and not _is_recording(), call, *args)
 
-    def _timed(self, timing: Timing, call: Callable[..., Any], *args: Any) -> Any:
-        """Run and time a step alone: a GPU is synchronised before and after it."""
-        waits = self.on_gpu and not _is_recording()
-        if waits:
-            torch.cuda.synchronize()
+
+def timed(timing: Timing, on_gpu: bool, call: Callable[..., Any], *args: Any) -> Any:
+    """Run a call and add its time, on a GPU that of its kernels.
+
+    A GPU is delayed before the call, so that the host has queued the kernels when the first one begins. (A call of many
+    kernels may take the host longer than this delay; then the time contains the gaps in which the GPU waits.)
+    """
+    if not on_gpu:
         begin = time.perf_counter_ns()
         result = call(*args)
-        if waits:
-            torch.cuda.synchronize()
         timing.add(time.perf_counter_ns() - begin)
         return result
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(KERNEL_TIMING.lead_cycles)
+    start.record()
+    result = call(*args)
+    end.record()
+    end.synchronize()
+    timing.add(round(start.elapsed_time(end) * 1e6))
+    return result
+
+
+class TimedProgram:
+    """A program of which every second call is timed as a whole, and the steps of the other calls are timed alone.
+
+    Steps that are timed alone run one at a time, with a wait after each on a GPU. The difference between a whole call
+    and the sum of its steps is the time in which no step runs.
+    """
+
+    def __init__(self, program: Callable[[list[Any]], list[Any]], observed: Observed, timing: Timing) -> None:
+        self.program, self.observed, self.timing = program, observed, timing
+        self.calls = 0
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        """Run one call, like any other program."""
+        self.calls += 1
+        observed = self.observed
+        if self.calls % 2 or profiler._is_profiler_enabled or (observed.on_gpu and _is_recording()):
+            return self.program(inputs)
+        observed.paused = True
+        try:
+            return timed(self.timing, observed.on_gpu, self.program, inputs)
+        finally:
+            observed.paused = False
 
 
 _lock = new_lock()
@@ -237,13 +276,16 @@ class Noted:
 
 def observe(
     steps: Steps, scope: dict[str, Any], addresses: Mapping[str, int], launches: Sequence[Sequence[Any]], program: Any
-) -> None:
-    """Register a loaded program; it is observed at once if there is an observer."""
+) -> Any:
+    """Register a loaded program; it is observed at once if there is an observer. Returns the program to call."""
     observed = Observed(steps, scope, addresses, launches, program)
     scope["observed"] = observed  # kept alive by the program
     observable(observed)
     if observed.always or profiler._is_profiler_enabled:
         observed.observe()
+    if steps.timing is None or isinstance(program, Staged):  # the stages of a program begin and end between its steps
+        return program
+    return TimedProgram(program, observed, steps.timing)
 
 
 def _launch_alone(step: Step, table: Table) -> None:

@@ -57,14 +57,15 @@ def _unit(plan: Schedule, number: int, made: list[str], step: Step, text_of: Tex
     if text:
         sources[name] = text
     reads = [a for group in groups for a in group.accesses if a not in made]
-    flops, kind, shape = sum(map(_flops, groups)), "kernel", _shape(groups[0]) if groups else ""
+    flops, kind, shape, dtype = sum(map(_flops, groups)), "kernel", _shape(groups[0]) if groups else "", ""
     if product is not None:
         flops += _flops_of_call(plan, product.extern)
+        dtype = _dtype_of_call(plan, product.extern)
         reads += [operand.name for operand in product.operands]
         kind, shape = "product", ""
     read, makes = tuple(dict.fromkeys(reads)), tuple(name for name in made if name in plan.stored)
-    source = name if text else ""
-    return Unit(kind, name, step, source, shape, makes, read, _bytes_of(plan, read), _bytes_of(plan, makes), flops)
+    source, moved = name if text else "", (_bytes_of(plan, read), _bytes_of(plan, makes))
+    return Unit(kind, name, step, source, shape, makes, read, *moved, flops, dtype)
 
 
 def _library_call(plan: Schedule, extern: Extern, step: Step) -> Unit:
@@ -72,7 +73,8 @@ def _library_call(plan: Schedule, extern: Extern, step: Step) -> Unit:
     name = getattr(extern.target, "name", None)
     name = name if isinstance(name, str) else str(extern.target)
     written, flops = sum(map(_bytes, _metas(extern.meta))), _flops_of_call(plan, extern)
-    return Unit("library call", name, step, "", "", (extern.name,), reads, _bytes_of(plan, reads), written, flops)
+    dtype, read = _dtype_of_call(plan, extern), _bytes_of(plan, reads)
+    return Unit("library call", name, step, "", "", (extern.name,), reads, read, written, flops, dtype)
 
 
 def _shape(group: Group) -> str:
@@ -116,8 +118,19 @@ def _flops_of_call(plan: Schedule, extern: Extern) -> int:
     count = facts_of(extern.target).flops
     if count is None:
         return 0
-    operands = [_metas(plan.program.nodes[ref.name].meta)[0] for ref in extern.args if isinstance(ref, Ref)]
-    return int(hint(count(_metas(extern.meta), operands)))
+    return int(hint(count(_metas(extern.meta), _operands(plan, extern))))
+
+
+def _operands(plan: Schedule, extern: Extern) -> list[TensorMeta]:
+    return [_metas(plan.program.nodes[ref.name].meta)[0] for ref in extern.args if isinstance(ref, Ref)]
+
+
+def _dtype_of_call(plan: Schedule, extern: Extern) -> str:
+    """Returns the dtype of the operands of a product, convolution or attention; "" for other calls."""
+    if facts_of(extern.target).flops is None:
+        return ""
+    operands = _operands(plan, extern)
+    return str(operands[0].dtype).removeprefix("torch.") if operands else ""
 
 
 def _memory(plan: Schedule) -> list[int]:

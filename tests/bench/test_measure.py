@@ -63,7 +63,7 @@ def test_phases_are_announced_and_warm_starts_can_be_left_out() -> None:
     row = measure_row(
         find_workload("tiny-mlp"), Settings(train=False), ["eager"], plan, lambda _, *phase: seen.append(phase)
     )
-    assert seen == [("eager", "cold start"), ("all", "steps")]
+    assert seen == [("eager", "cold start"), ("all", "steps"), ("all", "limit of the machine")]
     assert row.results["eager"].cold_s and row.results["eager"].warm_s is None
     assert row.results["eager"].status == "pass"
 
@@ -121,7 +121,7 @@ def test_starts_side_by_side_are_measured_and_flagged() -> None:
         row = measure_row(
             find_workload("tiny-mlp"), Settings(), names, plan, lambda _, *phase: seen.append(phase), servers
         )
-    assert seen == [("all", "cold starts, 2 at a time"), ("all", "steps")]
+    assert seen == [("all", "cold starts, 2 at a time"), ("all", "steps"), ("all", "limit of the machine")]
     assert row.side_by_side == 2
     statuses = [row.results[name].status for name in names]
     assert statuses == ["pass", "pass", "fail_accuracy", "fail_compile"]

@@ -13,7 +13,7 @@ from smelt.bench.verdict import Verdict
 
 
 def example() -> Benchmark:
-    row = Row("bert", "named", "4x64", True, "fp32", "cpu")
+    row = Row("bert", "named", "4x64", True, "fp32", "cpu", limit_s=0.1)
     row.results["eager"] = Result("eager", cold_s=0.9, step=Spread(0.8, 0.7, 0.9, 15), peak_mb=2100.0)
     row.results["smelt"] = Result(
         "smelt",
@@ -52,7 +52,7 @@ def test_markdown_has_every_row_the_command_and_the_machine() -> None:
     text = markdown(example())
     lines = text.splitlines()
     assert lines[0] == "| " + " | ".join(HEADS) + " |"
-    assert lines[3] == "| bert | smelt | 4.00 | 1.00 | 400.00 | 5% | 2.00 |  | 1.2x | 1 (0) | pass |"
+    assert lines[3] == "| bert | smelt | 4.00 | 1.00 | 400.00 | 5% | 2.00 | 25% |  | 1.2x | 1 (0) | pass |"
     assert "`smelt bench bert`" in lines
     assert "a CPU, 2 cores" in text
     assert "torch.compile: timeout" in text

@@ -263,6 +263,7 @@ def start(eager_ops: dict[str, int], **counts: Any) -> dict[str, Any]:
 def test_a_model_that_ran_in_eager_has_not_passed(counts: dict[str, Any], reason: str) -> None:
     answers = {
         ("start", "eager"): start({"relu": 10}),
+        ("limit", "all"): {"limit_s": 0.5},
         ("start", "smelt"): start({"relu": 6}, **counts),
         ("steps", "all"): {"eager": {"seconds": [1.0, 1.0]}},
     }

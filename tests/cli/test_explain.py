@@ -19,6 +19,8 @@ import torch
 from typer.testing import CliRunner
 
 import smelt
+from smelt.abi.ceilings import Ceilings
+from smelt.base.errors import BuildError
 from smelt.cli.explain import explain_script, write_whole
 from smelt.cli.main import app
 from smelt.page import page as pages
@@ -314,3 +316,30 @@ def test_names_cannot_steer_a_terminal(script: Callable[..., Path], capsys: Any,
     for text in (out, err):
         assert all(each.isprintable() for each in text.splitlines()), ascii(text)
     assert "\nforged" not in out
+
+
+def test_times_are_compared_with_the_limits_of_the_machine(
+    script: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Ceilings("this machine", ((1, 1e9),), {"float32": 1e9}, 1e9)
+    monkeypatch.setattr("smelt.cli.explain.ceilings", lambda device: known)
+    path = script(KNOWN)
+    assert explain_script(str(path), [], False, None, perf=True) == 0
+    shown = capsys.readouterr().out
+    assert "this machine: memory" in shown and "script.py:10 sin+add" in shown and "bound by" in shown
+    page = path.with_suffix(".html")
+    assert explain_script(str(path), [], False, page, perf=True) == 0
+    assert "% of the limit" in page.read_text()
+
+
+def test_limits_without_a_compiler_or_a_program(
+    script: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(device: torch.device) -> Ceilings:
+        raise BuildError("no C++ compiler was found")
+
+    monkeypatch.setattr("smelt.cli.explain.ceilings", refused)
+    assert explain_script(str(script("print(1)")), [], False, None, perf=True) == 0
+    assert "nothing was compiled" in capsys.readouterr().out
+    assert explain_script(str(script(KNOWN)), [], False, None, perf=True) == 1
+    assert "no C++ compiler was found" in capsys.readouterr().err

@@ -155,22 +155,30 @@ def test_nvtx_without_cuda_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     step(compiled, 4)
 
 
-def test_steps_are_timed_for_who_asks() -> None:
+@pytest.mark.parametrize("options", OPTIONS, ids=["cpp", "triton"])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "symbolic"])
+def test_steps_and_whole_calls_are_timed_in_turn_for_who_asks(options: dict[str, Any], dynamic: bool) -> None:
     before = [*steps._programs]
 
     def made() -> list[Any]:
-        programs: list[Any] = [program for program in steps._programs if program not in before]
-        return [each for program in programs for each in program.steps.all() if each.timing is not None]
+        return [program for program in steps._programs if program not in before]
 
-    compiled = smelt.compile(layer)
-    step(compiled, 4)
-    assert not made()
+    def timed() -> list[Any]:
+        return [each for program in made() for each in program.steps.all() if each.timing is not None]
+
+    compiled = smelt.compile(layer, dynamic=dynamic, options=options)
+    expected = step(compiled, 4)
+    assert not timed() and all(program.steps.timing is None for program in made())
     smelt.reset()
     with collecting_facts():
-        step(compiled, 4)
-    step(compiled, 4)
-    timed = made()
-    assert timed and all(each.timing.calls == 2 and 0 < each.timing.least_ns <= each.timing.total_ns for each in timed)
+        results = [step(compiled, 4)]
+    results += [step(compiled, 4) for _ in range(3)]
+    found = [program.steps.timing for program in made() if program.steps.timing is not None]
+    assert len(found) == 2 and timed()  # forward and backward
+    assert all(each.calls == 2 and 0 < each.least_ns <= each.total_ns for each in found)
+    assert all(each.timing.calls == 2 and 0 < each.timing.least_ns <= each.timing.total_ns for each in timed())
+    for result in results:
+        torch.testing.assert_close(result, expected)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 300])

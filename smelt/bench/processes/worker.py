@@ -24,6 +24,7 @@ from smelt.bench.bandwidth.measure import measure_copy, measure_problem
 from smelt.bench.census.examine import EagerFails, examine
 from smelt.bench.census.libraries import find_library
 from smelt.bench.contenders import compiler_counts, find_contender, use_torch_allocator_only
+from smelt.bench.limit import limit_of_step
 from smelt.bench.meter import meter_of
 from smelt.bench.overhead import call_overhead, guard_overhead
 from smelt.bench.processes.process import phase_file_of
@@ -157,6 +158,15 @@ def tensors(model: str, contender: str, settings: dict[str, Any]) -> dict[str, A
         return {"tensors_mb": meter_of(options.device).tensors_mb(stepper.launch)}
 
 
+def limit(model: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Compute the least seconds of one step at the measured ceilings of this machine, see `smelt.bench.limit`."""
+    options = read_settings(settings)
+    with failing_with_status("eager_fails"):
+        workload = find_workload(model, options.size)
+        stepper = Stepper(workload, build_model(workload, options), build_batch(workload, options), options)
+        return {"limit_s": limit_of_step(stepper.compile(find_contender("eager")))}
+
+
 def accuracy(model: str, contender: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Judge the contender against eager in float64; returns the verdict as a dictionary, and what the compiler
     counted.
@@ -232,6 +242,7 @@ TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "start": start,
     "steps": steps,
     "tensors": tensors,
+    "limit": limit,
     "accuracy": accuracy,
     "overhead": overhead,
     "copy_speed": copy_speed,
