@@ -151,6 +151,18 @@ saved_tensor_hooks_disabled = torch._C._autograd._saved_tensors_hooks_get_disabl
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 """Context in which attributes and methods of tensor subclasses are read without their `__torch_function__`."""
 
+without_any_torch_function = torch._C.DisableTorchFunction
+"""Context in which no `__torch_function__` is called, neither of tensor subclasses nor of modes."""
+
+default_torch_function: Any = vars(torch.Tensor)["__torch_function__"].__func__
+"""The `__torch_function__` that tensor subclasses inherit: runs the function, and gives its results the class."""
+
+tensor_maker: Any = vars(torch._C.TensorBase)["__new__"]
+"""`torch.Tensor.__new__`"""
+
+TENSOR_BASE: type = torch._C.TensorBase
+"""The class, written in C, of which `torch.Tensor` is a subclass."""
+
 set_grad_enabled = torch._C._set_grad_enabled
 """The function by which `torch.no_grad` and similar contexts switch gradient recording."""
 
@@ -352,6 +364,26 @@ _FUNCTION_STATES = {
 
 def _write_torch_functions(state: tuple[bool, bool]) -> None:
     torch._C._set_torch_function_state(_FUNCTION_STATES[state])  # type: ignore[attr-defined]
+
+
+def set_torch_functions(enabled: bool, disabled: bool) -> None:
+    """Set whether torch functions call `__torch_function__` of subclasses, and whether they ignore modes as well."""
+    _write_torch_functions((enabled, disabled))
+
+
+torch_function_state = _read_torch_functions
+"""(whether torch functions call `__torch_function__` of subclasses, whether they ignore modes as well)"""
+
+
+@contextmanager
+def with_torch_function() -> Iterator[None]:
+    """Context in which torch functions call `__torch_function__` of subclasses."""
+    before = _read_torch_functions()
+    _write_torch_functions((True, False))
+    try:
+        yield
+    finally:
+        _write_torch_functions(before)
 
 
 MODE_STATE: tuple[State, ...] = (

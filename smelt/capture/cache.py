@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from smelt.base import torch_c
 from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import BreakReason
@@ -73,6 +74,7 @@ class Reader:
     state: tuple[Any, ...] = field(default_factory=native.state)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     gradients: bool = field(default_factory=torch.is_grad_enabled)
+    torch_functions: tuple[bool, bool] = field(default_factory=torch_c.torch_function_state)
 
     def release(self) -> None:
         """Drop the references to the arguments at the end of the capture."""

@@ -33,7 +33,7 @@ from smelt.capture.core.bytecode import Decoded
 from smelt.capture.core.conditional_value import refuse_undecided
 from smelt.capture.core.foreign_memory import refuse_fields, refuse_windows
 from smelt.capture.core.frames import Frame
-from smelt.capture.core.interface import Args, Kwargs, T
+from smelt.capture.core.interface import NO_OVERRIDE, Args, Kwargs, T
 from smelt.capture.core.made_classes import check_type, pin_given
 from smelt.capture.core.plan import CapturePlan
 from smelt.capture.core.prologue_value import PrologueValue
@@ -50,6 +50,7 @@ from smelt.capture.python.effects import DELETED, Effects
 from smelt.capture.python.finalizers import Finalizers
 from smelt.capture.python.hash_order import note_reads
 from smelt.capture.python.infinite_iterators import refuse_endless
+from smelt.capture.subclasses.instances import Subclasses, plain_reader
 from smelt.capture.tensors.ambient import Ambient
 from smelt.capture.tensors.step_counts import StepCounts
 from smelt.capture.tensors.tensors import Tensors
@@ -75,6 +76,7 @@ class Interpreter:
         tensors: the trace tensors, the fx graph and its inputs; while a function under a transform is captured, those
             of the function.
         outermost: the trace tensors, fx graph and inputs of the frame itself.
+        subclasses: the tensors whose class is a subclass.
         effects: the deferred writes to external objects.
         compared, observed, finalizers: conditions that follow from comparisons, reads and destructions of objects.
         prologue: the operations that Python computes before the graph runs.
@@ -103,6 +105,7 @@ class Interpreter:
         self.prologue = Prologue(self)
         self.outermost = Tensors(self)
         self.tensors: interface.Tensors = self.outermost
+        self.subclasses: interface.Subclasses = Subclasses(self)
         self.effects = Effects(self)
         self.compared = Compared(self)
         self.observed = Observed()
@@ -127,6 +130,7 @@ class Interpreter:
         self.tensors.release()
         self.compared.release()
         self.outermost.release()
+        self.subclasses.release()
 
     def where(self) -> At | None:
         """The user's line that is being interpreted."""
@@ -398,6 +402,10 @@ class Interpreter:
 
     def call(self, fn: object, args: Args, kwargs: Kwargs) -> Any:
         """The result of `fn(*args, **kwargs)` under capture, by the type of `fn`."""
+        if self.subclasses.present:
+            out = self.subclasses.intercept(fn, args, kwargs)
+            if out is not NO_OVERRIDE:
+                return out
         out = call_in_prologue(self, fn, args, kwargs)
         if out is not NotImplemented:
             return out
@@ -445,7 +453,11 @@ class Interpreter:
 
     def attr_source(self, source: Source, name: str, in_dict: bool) -> Source:
         """The source of an object's attribute, which is read from its dictionary (`in_dict`) or by `getattr`."""
-        return sources.instance_item(source, name) if in_dict else sources.attr(source, name)
+        if in_dict:
+            return sources.instance_item(source, name)
+        if self.subclasses.is_instance(source):
+            return sources.called(source, plain_reader(name), name)
+        return sources.attr(source, name)
 
 
 _MISSING = sources.native.MISSING

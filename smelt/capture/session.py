@@ -60,8 +60,14 @@ from smelt.capture.python import context_variables
 from smelt.capture.python.stack_opcodes import store_unread
 from smelt.capture.residual.residual import Residual, Writer
 from smelt.capture.stance import current as current_stance
+from smelt.capture.subclasses import torch_function  # noqa: F401  (registers captured forms)
 from smelt.capture.tensors import operator_modes, thread_modes
-from smelt.capture.tensors.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
+from smelt.capture.tensors.ambient import (
+    outside_anomaly_mode,
+    outside_inference_mode,
+    outside_saved_tensor_hooks,
+    outside_torch_function,
+)
 from smelt.capture.tensors.reads import break_for
 from smelt.capture.tensors.speculation import MAX_SPECULATED_VERSIONS
 from smelt.capture.torch import (
@@ -214,7 +220,8 @@ class Session(Diagnostics):
             if site.versions:
                 self.record_recompile(site, read)
             compiler_marks.quiet_wrappers()
-            with no_collection(), outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks():
+            outside = outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks()
+            with no_collection(), outside[0], outside[1], outside[2], outside_torch_function():
                 return self._capture(key, site, begin)
         except Exception as error:  # an error outside of the capture itself: in reporting, or in releasing objects
             self._failed(site, error)
@@ -654,7 +661,7 @@ class Session(Diagnostics):
     def _begin(self, vm: Interpreter, read: Reader) -> None:
         vm.root_globals(read.globals)
         vm.guards.state(read.state)
-        vm.ambient.begin(read.inference, read.gradients)
+        vm.ambient.begin(read.inference, read.gradients, read.torch_functions)
         if torch_c.torch_function_modes():  # guards only count the modes, one of which may set the default device
             vm.guards.flag(operator_modes.only_devices, (), True)
             vm.guards.flag(torch.get_default_device, (), torch.get_default_device())

@@ -352,6 +352,8 @@ def make_super(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 def _super(vm: Interpreter, cls: Any, *of: object) -> object:
     """The object `super(class[, object])`."""
+    if of and type(of[0]) is TraceTensor and isinstance(cls, type) and issubclass(vm.type_of(of[0]), cls):
+        return vm.subclasses.proxy(cls, of[0])
     if of and type(of[0]) is TraceTensor and not isinstance(of[0], cls):
         raise Break("super() of a tensor", "the graph's tensors are of another class")
     return user(super, cls, *of)

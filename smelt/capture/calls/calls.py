@@ -233,6 +233,8 @@ def _all_constant(values: Iterable[object]) -> bool:
 
 def call_leaf(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
     """Call a Python function of torch that stays one node; methods are recorded by name."""
+    if vm.subclasses.present and vm.subclasses.overridden((*args, *kwargs.values())):
+        return inline(vm, fn, args, kwargs)
     if args and type(args[0]) is TraceTensor and fn is getattr(TENSOR_TYPES[0], fn.__name__, None):
         return call_tensor_method(vm, fn.__name__, args, kwargs)
     if not _calls_torch_alone(vm, fn) or any(map(_runs_program_code, (*args, *kwargs.values()))):

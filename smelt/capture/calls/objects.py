@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from smelt.base import torch_c
 from smelt.base.class_tables import isinstance
 from smelt.base.python_text import module_name
 from smelt.base.torch_c import DISPATCH_GUARDS
@@ -22,6 +23,7 @@ from smelt.capture.core.registry import CALL, SPECIAL, special
 from smelt.capture.core.values import HEAP, IMMUTABLE_TYPE, LEAVES, is_written
 from smelt.capture.python.attribute_reads import find_in_class, load_generic, python_method
 from smelt.capture.python.effects import CONTAINERS
+from smelt.capture.tensors.tensors import READABLE, unreadable
 from smelt.graph.trace.trace import TraceTensor
 
 
@@ -33,7 +35,7 @@ def call_class(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object
         return meaning(vm, args, kwargs)
     if cls in DISPATCH_GUARDS:  # an object made during capture would act on the capture itself
         raise Break(f"torch._C.{cls.__name__}()", "it changes how this thread dispatches operators while it lives")
-    if issubclass(cls, torch.Tensor):
+    if cls in READABLE or issubclass(cls, torch.Tensor) and unreadable(cls):
         raise Break(f"a {cls.__name__} is made", "a graph makes plain tensors only", "make it outside of the function")
     maker = type.__call__ if type(cls) is type else find_in_class(vm, type(cls), "__call__")
     if isinstance(maker, types.FunctionType) and not issubclass(cls, enum.Enum):
@@ -68,6 +70,8 @@ def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object:
     if _has_finalizer(cls):
         raise Break(f"a {cls.__name__} is made", "its __del__ runs when Python drops it")
     new, init = _python_method(vm, cls, "__new__"), _python_method(vm, cls, "__init__")
+    if new is None and issubclass(cls, torch.Tensor):
+        new = torch_c.tensor_maker
     if new is None and init is None:
         return calls.call_native(vm, cls, args, kwargs)
     vm.work += 1
@@ -77,11 +81,11 @@ def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object:
         obj = user(object.__new__, cls)
     else:
         obj = calls.call_native(vm, cls.__new__, (cls, *args), kwargs)
-    if type(obj) is TraceTensor or not isinstance(obj, cls):
+    if not issubclass(vm.type_of(obj), cls):
         return obj
     if init is not None:
         vm.call(init, (obj, *args), kwargs)
-    elif (start := getattr(cls, "__init__")) is not object.__init__:  # noqa: B009
+    elif type(obj) is not TraceTensor and (start := getattr(cls, "__init__")) is not object.__init__:  # noqa: B009
         calls.call_native(vm, start, (obj, *args), kwargs)
     return obj
 

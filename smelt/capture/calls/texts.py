@@ -135,8 +135,14 @@ def to_format(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 def _register_methods() -> None:
     for name, fn in (("__str__", str), ("__repr__", repr), ("__format__", format)):
 
-        def show(vm: Interpreter, tensor: TraceTensor, *rest: object, fn: Callable[..., object] = fn) -> object:
-            if fn is not format and rest:
+        def show(
+            vm: Interpreter,
+            tensor: TraceTensor,
+            *rest: object,
+            tensor_contents: object = None,
+            fn: Callable[..., object] = fn,
+        ) -> object:
+            if fn is not format and rest or tensor_contents is not None:
                 raise Break("the text of a tensor with its own contents", "it is made of values")
             return to_text(vm, fn, tensor, *rest)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
     from numpy import ndarray
     from torch import fx
+    from torch.utils._pytree import PyTree
 
     from smelt.capture import _native as native
     from smelt.capture.core.breaks import At, Break, UserError
@@ -272,6 +273,7 @@ class Guards(Protocol):
 
     hash_order: bool
     address_order: bool
+    instances: bool
 
     noted: list[tuple[Source, int, Any]] | None
 
@@ -616,13 +618,17 @@ class Ambient(Protocol):
     indexes_by_tensors: bool
     left_switched: bool
     inference: bool
+    torch_functions: tuple[bool, bool]
 
     @property
     def names_devices(self) -> bool: ...
 
-    def begin(self, inference: bool, gradients: bool) -> None:
-        """Record the initial modes: inference mode, and whether gradients are enabled (possible in inference mode,
-        too)."""
+    def begin(self, inference: bool, gradients: bool, torch_functions: tuple[bool, bool] = (True, False)) -> None:
+        """Record the initial modes: inference mode, whether gradients are enabled (possible in inference mode, too),
+        and which `__torch_function__`s are called."""
+
+    def switch_torch_functions(self, state: tuple[bool, bool]) -> None:
+        """Switch which `__torch_function__`s the program's torch functions call: (of subclasses, none at all)."""
 
     def switch_device(self, fn: Callable[..., object], args: Args) -> None:
         """Run a function that switches the default device."""
@@ -755,6 +761,65 @@ class Prologue(Protocol):
         """Restore the state of random generators at the end of the capture, as if nothing had been drawn."""
 
 
+class Subclasses(Protocol):
+    """The tensors of a capture whose class is a subclass (`subclasses.instances.Subclasses`).
+
+    Attributes:
+        present: whether the capture has met such a tensor.
+    """
+
+    present: bool
+
+    def class_of(self, tensor: TraceTensor) -> type | None:
+        """The subclass of a tensor; None for a tensor of one of torch's own classes."""
+
+    def overrides(self, tensor: TraceTensor) -> bool:
+        """Whether torch functions of the program now call a `__torch_function__` for this tensor."""
+
+    def overridden(self, values: Iterable[object]) -> list[TraceTensor]:
+        """The tensors among the values, also in lists and tuples, that `overrides` is true for."""
+
+    def is_instance(self, source: Source) -> bool:
+        """Whether an input at this source is of a subclass."""
+
+    def note_input(self, tensor: TraceTensor, cls: type) -> None:
+        """Note the class of an input."""
+
+    def adopt(self, tensor: TraceTensor, cls: type) -> TraceTensor:
+        """Give a tensor that the graph makes the class; returns the tensor."""
+
+    def attributes(self, tensor: TraceTensor) -> Kwargs | None:
+        """The attributes that the program has set on an instance that the frame made; None for other tensors."""
+
+    def read_attr(self, tensor: TraceTensor, cls: type, name: str) -> PyTree:
+        """An attribute that the subclass `cls` or the program gives a tensor; `NO_OVERRIDE` for one of torch's."""
+
+    def write_attr(self, tensor: TraceTensor, cls: type, name: str, value: object) -> bool:
+        """`tensor.name = value` for a tensor of the subclass `cls`; False where torch's own rules hold."""
+
+    def stand_in(self, tensor: TraceTensor) -> torch.Tensor | None:
+        """A real instance of the class of a tensor that the frame gave a subclass; None for other tensors."""
+
+    def proxy(self, start: type, tensor: TraceTensor) -> object:
+        """`super(start, tensor)`"""
+
+    def dispatch(self, found: PyTree, args: Args, kwargs: Kwargs, error: Callable[[], Exception]) -> PyTree:
+        """The result of a call that the classes of a `probes.Dispatch` are asked for; `error` if none has one."""
+
+    def disabled(self) -> AbstractContextManager[None]:
+        """Context in which the program's torch functions call no `__torch_function__` of subclasses."""
+
+    def intercept(self, fn: PyTree, args: Args, kwargs: Kwargs) -> PyTree:
+        """The result of the call by `__torch_function__`; `NO_OVERRIDE` if torch calls none."""
+
+    def release(self) -> None:
+        """Drop the references to the program's objects."""
+
+
+NO_OVERRIDE = object()
+"""Result of `Subclasses.intercept` for calls that no `__torch_function__` gets."""
+
+
 class Interpreter(Protocol):
     """One capture of one frame; the docstring of `capture.interpreter.Interpreter` explains the attributes."""
 
@@ -779,6 +844,8 @@ class Interpreter(Protocol):
     def prologue(self) -> Prologue: ...
     @property
     def outermost(self) -> Tensors: ...
+    @property
+    def subclasses(self) -> Subclasses: ...
     @property
     def effects(self) -> Effects: ...
     @property

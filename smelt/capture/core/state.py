@@ -31,6 +31,8 @@ class PythonState:
         made_classes: id -> a class or alias that each call creates anew, with the statements that create it.
         lookups: cached results of attribute lookups in classes, see `attribute_reads`.
         defaults: the default arguments of functions, as handles.
+        contexts: contexts that switch `__torch_function__` off, by identity, with the state before the program entered
+            them; see `Ambient.torch_functions`.
         settings: context variables that the program has set, see `context_variables`.
         read_later: keys of `reads` that the backward methods of the program's autograd functions read.
         hooks: the hooks that the program registers, by identity of the tensor; see `tensor_hooks`.
@@ -50,6 +52,7 @@ class PythonState:
         self.made_classes: dict[int, tuple[object, Any]] = {}
         self.lookups: dict[tuple[int, str], Any] = {}
         self.defaults: dict[int, tuple[Any, Any]] = {}
+        self.contexts: dict[int, tuple[bool, bool]] = {}
         self.settings: list[Any] = []
         self.read_later: set[tuple[int, str]] = set()
         self.hooks: dict[int, list[Any]] = {}

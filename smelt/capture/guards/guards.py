@@ -6,12 +6,14 @@ The interpreter adds guards while it interprets the frame; `finish` converts the
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
+from smelt.base import torch_c
 from smelt.base.class_tables import classes, isinstance
 from smelt.base.text import on_one_line
 from smelt.capture import _native as native
@@ -51,6 +53,7 @@ class GuardList:
         locations: for each check, the line of the user's code that needed it; `where()` returns the present line.
         noted: if not None, a list that also collects all checks on values, including duplicates.
         hash_order: whether the program depends on the order of a set that differs between processes, or on a hash.
+        instances: whether one of the tensors is an instance of a subclass, whose code guards must not call.
         address_order: whether it depends on one of objects whose hashes follow from their addresses.
     """
 
@@ -61,7 +64,7 @@ class GuardList:
         self.noted: list[Check] | None = None
         self._where: Callable[[], At | None] = where or _nowhere
         self.hash_order = False
-        self.address_order = False
+        self.address_order = self.instances = False
         self._fetches: list[tuple[int, int, Any]] = []
         self._by_source: dict[Source, int] = {}
         self._by_step: dict[tuple[Any, ...], int] = {}
@@ -169,6 +172,8 @@ class GuardList:
         """The guards in the form that C evaluates; `outputs` are the fetches that residual code needs."""
         for fn, given in self._joint_checks.items():
             self.python(fn, given, getattr(fn, "shortcut", None))
+        if self.instances:
+            self.checks = [(i, k, (_plainly(o[0]), *o[1:]) if k == native.PYTHON else o) for i, k, o in self.checks]
         specs: dict[Any, native.TensorSpec] = {}
         checks = [
             (index, kind, _shared(specs, _tensor_spec(operand)) if kind == native.TENSOR else operand)
@@ -192,6 +197,17 @@ class GuardList:
         text = guard_text(kind, self.sources[index] if index >= 0 else None, operand, self.sources)
         location = self.locations[number] if with_location else None
         return on_one_line(f"{text}  # {location}" if location is not None else text)
+
+
+def _plainly(fn: Callable[..., bool]) -> Callable[..., bool]:
+    """The function without calls of the `__torch_function__` of its arguments' classes."""
+
+    @functools.wraps(fn)
+    def run(*values: object) -> bool:
+        with torch_c.without_torch_function():
+            return fn(*values)
+
+    return run
 
 
 def _tensor_spec(operand: Any) -> native.TensorSpec:

@@ -145,10 +145,22 @@ def replaced_in_tensor(vm: Interpreter, tensor: TraceTensor, name: str) -> objec
 
 
 def _tensor_method(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
+    if vm.subclasses.present and vm.subclasses.class_of(tensor) is not None:
+        return _method_of_subclass(vm, tensor, name)
     method = replaced_in_tensor(vm, tensor, name)
     if method is None or isinstance(method, types.FunctionType) or type(method) in C_METHODS:
         return method
     raise Break(f"Tensor.{name} is a {type(method).__name__}", "capture knows no method of this kind")
+
+
+def _method_of_subclass(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
+    """A method of a subclass of tensors; one of torch's own only if a call of it reaches `__torch_function__`."""
+    raw = find_in_class(vm, vm.type_of(tensor), name)
+    if raw is MISS or id(raw) in _OF_TENSORS and not vm.subclasses.overrides(tensor):
+        return None
+    if isinstance(raw, types.FunctionType) or type(raw) in C_METHODS:
+        return raw
+    raise Break(f"{vm.type_of(tensor).__name__}.{name} is a {type(raw).__name__}", "capture knows no such method")
 
 
 def refuses(vm: Interpreter, obj: object, name: str) -> bool:
@@ -224,8 +236,8 @@ def _is_of_object(vm: Interpreter, obj: object, name: str) -> bool:
 
 def _find_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Source | None) -> object:
     raw = find_in_class(vm, cls, name)
-    if raw is not MISS and _is_data(raw):
-        return _bind(vm, raw, obj, cls, name, source)
+    if raw is not MISS and is_data_descriptor(raw):
+        return bind_raw(vm, raw, obj, cls, name, source)
     attributes = instance_dict(vm, obj)
     if attributes is not None and name in attributes:
         if source is None or attributes is not own_dict(obj):
@@ -235,7 +247,7 @@ def _find_generic(vm: Interpreter, obj: object, cls: type, name: str, source: So
         return value
     if raw is not MISS:
         guard_absence(vm, obj, name)
-        return _bind(vm, raw, obj, cls, name, source)
+        return bind_raw(vm, raw, obj, cls, name, source)
     return MISS
 
 
@@ -256,7 +268,7 @@ def mirrored_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
     return attributes if attributes is not own_dict(real) else None
 
 
-def _is_data(raw: object) -> bool:
+def is_data_descriptor(raw: object) -> bool:
     """Whether a class attribute is a data descriptor, which takes precedence over the instance's dictionary."""
     if isinstance(raw, types.FunctionType):
         return False
@@ -264,7 +276,7 @@ def _is_data(raw: object) -> bool:
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
-def _bind(vm: Interpreter, raw: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
+def bind_raw(vm: Interpreter, raw: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
     """The value of the class attribute `raw` when it is read from an instance."""
     kind = type(raw)
     if kind in _BINDS:
@@ -295,7 +307,7 @@ _BINDS = by_class(_BINDERS)
 
 
 def _bind_descriptor(vm: Interpreter, raw: Any, obj: object, cls: type, name: str) -> object:
-    """The value of a class attribute without a special case in `_bind`: the result of its `__get__`, if it has one."""
+    """The value of a class attribute without a case of its own in `bind_raw`: the result of its `__get__`, if any."""
     getter = find_in_class(vm, type(raw), "__get__")
     if isinstance(getter, types.FunctionType):
         own = _descriptor(vm, raw, cls, name)
@@ -487,7 +499,7 @@ def load_class_attr(vm: Interpreter, cls: type, name: str) -> object:
         fallback = find_in_class(vm, metaclass, "__getattr__")
         if isinstance(fallback, types.FunctionType):
             return vm.call(fallback, (cls, name), {})
-    if raw is not MISS and not _is_data(meta):
+    if raw is not MISS and not is_data_descriptor(meta):
         getter = find_in_class(vm, type(raw), "__get__")
         if isinstance(getter, types.FunctionType):
             own = _descriptor(vm, raw, cls, name)
@@ -585,7 +597,7 @@ def load_super_attr(vm: Interpreter, proxy: object, name: str) -> object:
                     vm.guards.check(sources.class_attr(base, name), native.IS, raw)
                 if isinstance(obj, type) and obj is cls and type(raw) is types.FunctionType:
                     return raw
-                return _bind(vm, raw, obj, cls, name, vm.sources.get(id(obj)))
+                return bind_raw(vm, raw, obj, cls, name, vm.sources.get(id(obj)))
     return fields[name] if name in fields else user(getattr, proxy, name)
 
 

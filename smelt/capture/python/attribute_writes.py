@@ -182,6 +182,9 @@ def _store_own_member(module: torch.nn.Module, name: str, value: object, kind: t
 
 def store_tensor_attr(vm: Interpreter, tensor: Any, name: str, value: object) -> None:
     """`tensor.name = value`"""
+    cls = vm.subclasses.class_of(tensor) if vm.subclasses.present else None
+    if cls is not None and vm.subclasses.write_attr(tensor, cls, name, value):
+        return
     if name == "data":
         store_data(vm, tensor, value)
         return

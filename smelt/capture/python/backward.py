@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from smelt.base import torch_c
 from smelt.base.class_tables import isinstance
 from smelt.base.torch_private import forbidden, is_view, view_base
 from smelt.capture.core.breaks import Break, user_raise
@@ -248,7 +249,8 @@ def view_without_history(
 
 def spent(tensor: torch.Tensor, *origins: torch.Tensor) -> torch.Tensor:
     """A result of the graph as eager returns it after a backward: it requires gradients, but its history is freed."""
-    return with_invalid_history(tensor, RuntimeError(_SPENT), origins)
+    with torch_c.without_torch_function():  # the origins may be instances of subclasses
+        return with_invalid_history(tensor, RuntimeError(_SPENT), origins)
 
 
 _SPENT = (

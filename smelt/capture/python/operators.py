@@ -10,7 +10,7 @@ import torch
 
 from smelt.base.class_tables import classes, isinstance
 from smelt.capture.core.breaks import user
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import NO_OVERRIDE, Interpreter
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.values import LEAVES
 from smelt.capture.python.attribute_reads import python_method
@@ -100,8 +100,7 @@ def binary(vm: Interpreter, fn: Callable[..., object], left: object, right: obje
     own = _methods(vm, left, right, forward, reflected)
     formats = first in _TEXTS and fn in _FORMATTING
     if not own and not formats and (first is TraceTensor or second is TraceTensor):
-        fn = fn if first is TraceTensor else _OUT_OF_PLACE.get(fn, fn)
-        return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
+        return _of_tensors(vm, fn if first is TraceTensor else _OUT_OF_PLACE.get(fn, fn), left, right)
     if not own and (first is PrologueValue or second is PrologueValue):
         return vm.prologue.run(fn, (left, right), {})
     for method, obj, other in own:
@@ -113,6 +112,15 @@ def binary(vm: Interpreter, fn: Callable[..., object], left: object, right: obje
     left, right = _without_methods(left, right, own)
     both = map(vm.effects.mirror, (left, right)) if fn in _JOINING else vm.effects.plain_all((left, right))
     return vm.effects.original(vm.native(fn, *with_supported_operands(*both)))
+
+
+def _of_tensors(vm: Interpreter, fn: Callable[..., object], left: object, right: object) -> object:
+    """The result of an operator of which one operand is a tensor, and none has a method of the program for it."""
+    if vm.subclasses.present:  # the right operand may be of a subclass
+        out = vm.subclasses.intercept(fn, (left, right), {})
+        if out is not NO_OVERRIDE:
+            return out
+    return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
 
 
 def _methods(
@@ -128,9 +136,9 @@ def _methods(
     own = [(python_method(vm, left, name), left, right) for name in forward]
     if type(left) is TraceTensor and own[0][0] is None and _torchs(right):
         return []
-    if type(right) is not type(left):
+    if type(right) is not type(left) or type(left) is TraceTensor and vm.type_of(right) is not vm.type_of(left):
         back = python_method(vm, right, reflected)
-        ahead = issubclass(type(right), type(left)) and back is not python_method(vm, left, reflected)
+        ahead = issubclass(vm.type_of(right), vm.type_of(left)) and back is not python_method(vm, left, reflected)
         own.insert(len(own) - ahead, (back, right, left))
     return [each for each in own if each[0] is not None]
 
@@ -179,7 +187,7 @@ def compare(vm: Interpreter, fn: Callable[..., object], left: object, right: obj
     if not own and (first is TraceTensor or second is TraceTensor):
         if left is None or right is None:
             return fn is operator.ne
-        return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
+        return _of_tensors(vm, fn, left, right)
     if not own and (first is PrologueValue or second is PrologueValue):
         return vm.prologue.run(fn, (left, right), {})
     for method, obj, other in own:

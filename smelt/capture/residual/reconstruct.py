@@ -49,7 +49,15 @@ from smelt.capture.python.backward import (
 )
 from smelt.capture.python.effects import hashes, items_of
 from smelt.capture.python.readers import set_items
-from smelt.capture.residual.remade import exhausted, ordered_fill, remake_match, set_state, used_up
+from smelt.capture.residual.remade import (
+    as_instance,
+    as_plain,
+    exhausted,
+    ordered_fill,
+    remake_match,
+    set_state,
+    used_up,
+)
 from smelt.capture.tensors.reads import break_for
 from smelt.capture.torch.modules import ModuleSlice
 from smelt.graph.ir.sym_bool import SymbolicPredicate
@@ -92,6 +100,7 @@ class Rebuild:
         self.late: list[str] = []
         self.numbers: dict[str, str] = {}
         self._made: dict[int, str] = {}
+        self._outputs: dict[int, str] = {}  # results of the graph before they get the class of a subclass
         self._running: set[int] = set()
         self._alive: list[object] = []
         self._names: dict[int, str] = {}
@@ -194,10 +203,16 @@ class Rebuild:
 
     def _symbolic(self, value: object, kind: type) -> str:
         if kind is torch.SymInt:
-            return self.vm.sizes.expression(from_torch(value), self.fetched, self._number)
+            return self.vm.sizes.expression(from_torch(value), self._sized, self._number)
         if kind is torch.SymFloat:
-            return self.vm.sizes.real_expression(as_real(from_torch(value)), self.fetched, self._number)
+            return self.vm.sizes.real_expression(as_real(from_torch(value)), self._sized, self._number)
         return self._answer(symbolic_value(value))
+
+    def _sized(self, source: Source) -> str:
+        """The expression for a tensor whose size is read, or for a number."""
+        if not self.vm.subclasses.is_instance(source):
+            return self.fetched(source)
+        return f"{self.constant(as_plain, 'as_plain')}({self.fetched(source)})"
 
     def _tensor(self, tensor: TraceTensor) -> str:
         source = self.vm.sources.get(id(tensor))
@@ -213,18 +228,33 @@ class Rebuild:
         if prologue_value is not None and not tensor.requires_grad:
             return self.vm.prologue.use(prologue_value)
         if has_freed_history(self.vm, tensor):
-            self.outputs.append(self.vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach"))
+            with self.vm.subclasses.disabled():
+                self.outputs.append(self.vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach"))
             given = [f"_out[{len(self.outputs) - 1}]"]
             given += [self(leaf) for leaf in leaves_below([tensor]) if id(leaf) in self.vm.sources]
-            return self.assign(tensor, f"{self.constant(spent, 'spent')}({', '.join(given)})")
+            return self._with_class(tensor, f"{self.constant(spent, 'spent')}({', '.join(given)})")
         base = base_with_freed_history(self.vm, tensor)
         if base is not None:
             distance = tensor.storage_view.layout.offset - base.storage_view.layout.offset
             layout = f"{self._tensor(base)}, {tuple(tensor.shape)}, {tensor.stride()}, {distance}"
             written = forbidden(tensor) is not None
-            return self.assign(tensor, f"{self.constant(view_without_history, 'view')}({layout}, {written})")
+            return self._with_class(tensor, f"{self.constant(view_without_history, 'view')}({layout}, {written})")
         self.outputs.append(tensor)
-        name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
+        name = f"_out[{len(self.outputs) - 1}]"
+        if self.vm.subclasses.class_of(tensor) is not None:
+            self._outputs[id(tensor)] = name
+            return self._with_class(tensor, name)
+        self._made[id(tensor)] = name
+        return name
+
+    def _with_class(self, tensor: TraceTensor, output: str) -> str:
+        """A new variable for a tensor, as an instance of its subclass with the attributes that the program has set."""
+        cls = self.vm.subclasses.class_of(tensor)
+        if cls is None:
+            return self.assign(tensor, output)
+        name = self.assign(tensor, f"{self.constant(as_instance, 'as_instance')}({output}, {self.constant(cls)})")
+        for key, value in (self.vm.subclasses.attributes(tensor) or {}).items():
+            self.lines.append(f"{name}.__dict__[{quoted(key)}] = {self(value)}")
         return name
 
     def _answer(self, predicate: object) -> str:
@@ -236,7 +266,7 @@ class Rebuild:
                 return repr(predicate.ask())
             except DataDependent as error:
                 raise Restart(error.step, break_for(error)) from None
-        left, right = (self.vm.sizes.expression(side, self.fetched, self._number) for side in predicate.fact[1:3])
+        left, right = (self.vm.sizes.expression(side, self._sized, self._number) for side in predicate.fact[1:3])
         return f"({left} {predicate.fact.sign} {right})"
 
     def _number(self, number: object) -> str:
@@ -246,6 +276,8 @@ class Rebuild:
             return self(prologue_value)
         tensor, dim = self.vm.tensors.reads.exposed(number)
         shown = self._tensor(tensor)
+        if self.vm.subclasses.class_of(tensor) is not None:
+            shown = self._outputs.get(id(tensor)) or f"{self.constant(as_plain, 'as_plain')}({shown})"
         if dim is not None:
             return f"{shown}.shape[{dim}]"
         known = shown.startswith("_out[")

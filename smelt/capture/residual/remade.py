@@ -11,6 +11,42 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+import torch
+
+from smelt.base import torch_c
+
+
+def as_instance(tensor: torch.Tensor, cls: type) -> torch.Tensor:
+    """Give a result of a graph, which no other code has yet, the class of the program's tensor."""
+    tensor.__class__ = cls
+    return tensor
+
+
+def as_plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A plain tensor of the memory and history of an instance of a subclass, without a call of its code."""
+    with torch_c.without_torch_function():
+        return tensor.as_subclass(torch.Tensor)
+
+
+def set_plainly(tensor: torch.Tensor, name: str, value: object) -> None:
+    """Set an attribute of an instance of a subclass of tensors, without a call of its `__torch_function__`."""
+    with torch_c.without_torch_function():
+        setattr(tensor, name, value)
+
+
+def with_plain_inputs(graph: Callable[..., object], positions: Iterable[int]) -> Callable[..., object]:
+    """A graph whose inputs at these positions are instances of subclasses: it gets plain tensors of the same memory
+    and history, so that it does not call their `__torch_function__`.
+    """
+
+    def run(*inputs: torch.Tensor) -> object:
+        given = [*inputs]
+        for position in positions:
+            given[position] = as_plain(given[position])
+        return graph(*given)
+
+    return run
+
 
 def ordered_fill(target: collections.OrderedDict[object, object], pairs: dict[object, object]) -> None:
     """Fill an ordered dict, or an instance of a subclass, without calling the subclass's methods."""

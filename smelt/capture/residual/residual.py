@@ -52,6 +52,7 @@ from smelt.capture.python.warning_locations import above
 from smelt.capture.residual.code_locations import called_at, with_location
 from smelt.capture.residual.error_locations import expect_failure, expect_lost, explain_error, repeatable
 from smelt.capture.residual.reconstruct import NAMESPACE_NAMES, Rebuild
+from smelt.capture.residual.remade import set_plainly, with_plain_inputs
 from smelt.capture.residual.resumption import RESUMPTIONS, Resumption
 from smelt.capture.tensors.cut_points import refuse_separated_writes
 from smelt.capture.tensors.fallible_ops import on_gpu
@@ -60,6 +61,13 @@ from smelt.capture.tensors.rng_state import default_generators, drawn_from
 from smelt.capture.tensors.tensors import Input
 from smelt.capture.tensors.thread_modes import refuse_open
 from smelt.graph.trace.trace import TraceTensor
+
+
+def _instances(inputs: Iterable[Input]) -> tuple[int, ...]:
+    """The positions of inputs whose class has a `__torch_function__`."""
+    tensors = [(at, given.tensor) for at, given in enumerate(inputs) if isinstance(given.tensor, torch.Tensor)]
+    plain = torch.Tensor, torch.nn.Parameter, torch.nn.Buffer
+    return tuple(at for at, tensor in tensors if type(tensor) not in plain)
 
 
 @dataclass
@@ -74,6 +82,7 @@ class Residual:
         at: the location in the user's code that tracebacks show.
         named: regions of the profiler that the program opens in the graph.
         report: the compiler's report on the graph.
+        instances: positions of the inputs whose class is a subclass.
     """
 
     source: str
@@ -86,6 +95,7 @@ class Residual:
     points: list[native.ResumePoint] = field(default_factory=list)
     named: tuple[str, ...] = ()
     report: Report | None = None
+    instances: tuple[int, ...] = ()
 
     def code(self) -> CodeType:
         """The compiled source of the function."""
@@ -112,6 +122,8 @@ class Residual:
         """The namespace `_c` of the residual: its constants, and with a graph the functions that run and explain it."""
         if graph is None or self.gm is None:
             return SimpleNamespace(**self.constants)
+        if self.instances:
+            graph = with_plain_inputs(graph, self.instances)
         own = dict(
             graph=native.Quiet(graph),
             profiler=torch.autograd.profiler,
@@ -365,7 +377,12 @@ class Writer:
         if isinstance(target, nn.Module) and store.name in target.__dict__.get("_buffers", ()):
             self.lines.append(f"{owner}._buffers[{quoted(store.name)}] = {self.value(store.value)}")
         elif type(target).__setattr__ in _PLAIN_SETTERS or isinstance(target, torch.Tensor):
-            self.lines.append(f"{owner}.{store.name} = {self.value(store.value)}")
+            value = self.value(store.value)
+            if type(target) is TraceTensor and self.vm.subclasses.class_of(target) is not None:
+                setter = self.value.constant(set_plainly, "set_plainly")
+                self.lines.append(f"{setter}({owner}, {quoted(store.name)}, {value})")
+            else:
+                self.lines.append(f"{owner}.{store.name} = {value}")
             if type(target) is TraceTensor and store.name == "data" and version_of(target) > store.version:
                 self.lines.append(f"{self.value.constant(increment_version, 'increment_version')}({owner})")
         else:
@@ -497,9 +514,11 @@ class Writer:
             # gradients are cleared before the graph runs, which frees those that nothing reads
             head = [*prologue_lines, *early, *call]
         source = self._source(order, [*head, *makes, *self.lines], prologue_source)
-        return Residual(
+        residual = Residual(
             source, gm, inputs, order, self.constants, ops, points=self.points, named=tuple(self.vm.tensors.named)
         )
+        residual.instances = _instances(inputs)
+        return residual
 
     def _uses_helpers(self) -> bool:
         """Whether making values may fail although eager would not, and the frame can then be repeated without harm."""

@@ -77,6 +77,13 @@ def outside_anomaly_mode() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def outside_torch_function() -> Iterator[None]:
+    """Switch off `__torch_function__` of tensor subclasses: capture reads the program's tensors without their code."""
+    with torch_c.without_torch_function():
+        yield
+
+
 class Ambient:
     """The modes that the program has switched so far, and the regions that are open in the graph.
 
@@ -88,6 +95,8 @@ class Ambient:
             off.
         indexes_by_tensors: whether `x[i]` with a tensor `i` without dimensions is an operation on tensors, as in the
             functions that `flex_attention` is given; elsewhere `i` is read as a number.
+        torch_functions: whether torch functions of the program call `__torch_function__` of subclasses, and whether
+            they ignore modes as well. During capture itself they call none.
     """
 
     def __init__(self) -> None:
@@ -104,9 +113,11 @@ class Ambient:
         self._floors: list[tuple[int, Modes]] = []
         self._devices: Any = None
         self._seen_on = False
+        self.torch_functions = self._called = True, False
 
-    def begin(self, inference: bool, gradients: bool) -> None:
+    def begin(self, inference: bool, gradients: bool, torch_functions: tuple[bool, bool] = (True, False)) -> None:
         """Note the modes in which the frame began, which `outside_inference_mode` may have switched off."""
+        self.torch_functions = self._called = torch_functions
         self.inference = inference
         if inference and gradients:
             self._seen_on = True
@@ -119,6 +130,11 @@ class Ambient:
             self._devices = DefaultDevices()
         user(fn, *args)
         self.log.append((fn, args, {}))
+
+    def switch_torch_functions(self, state: tuple[bool, bool]) -> None:
+        """Switch whether the program's torch functions call `__torch_function__`, as in `torch_functions`."""
+        self.torch_functions = state
+        self.log.append((torch_c.set_torch_functions, state, {}))
 
     @property
     def names_devices(self) -> bool:
@@ -241,6 +257,7 @@ class Ambient:
             self._nesting != 0
             or bool(native.state() != self._full)
             or torch_c.attention_kernels() != self._start[-1]
+            or self.torch_functions != self._called
             or (self._devices is not None and self._devices.differ())
         )
 

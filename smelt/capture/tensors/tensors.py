@@ -55,7 +55,19 @@ TRACED = classes(TraceTensor, Pullback, Around, Entered)
 """Types of values that nodes make: tensors, and other values that a graph passes from one node to the next."""
 
 READABLE = classes(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-"""Classes of tensors that a graph may take as inputs."""
+"""Classes of tensors that a graph may take as inputs without a look at the class."""
+
+
+_UNINITIALIZED: tuple[type, ...] = (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)
+
+
+def unreadable(cls: type) -> str:
+    """The reason why a graph takes no tensors of the class as inputs; empty if it may take them."""
+    if getattr(cls, "__torch_dispatch__") != torch.Tensor.__torch_dispatch__:  # noqa: B009
+        return "its __torch_dispatch__ gets the operators of the program, not those of a graph"
+    if issubclass(cls, _UNINITIALIZED):
+        return "it has no memory yet"
+    return ""
 
 
 @dataclass(slots=True)
@@ -151,19 +163,24 @@ class Tensors:
     def type_of(self, tensor: TraceTensor) -> type:
         """The class of a trace tensor as the program sees it."""
         real = self.real.get(id(tensor))
-        return torch.Tensor if real is None else type(real)
+        if real is None:
+            return self.vm.subclasses.class_of(tensor) or torch.Tensor
+        return type(real)
 
     def stand_in(self, tensor: TraceTensor) -> torch.Tensor:
         """A real tensor for which isinstance and similar checks give the same results as for the traced one in
         eager.
         """
         real = self.real.get(id(tensor))
+        if real is None:
+            real = self.vm.subclasses.stand_in(tensor)
         return torch.empty(0, dtype=tensor.dtype) if real is None else real
 
     def read(self, value: torch.Tensor, source: Source) -> TraceTensor:
         """The trace tensor of a real tensor that was read from `source`; the tensor becomes an input of the graph."""
-        if type(value) not in READABLE:
-            raise Break(f"a tensor of class {type(value).__name__}", "only plain tensors can be graph inputs")
+        reason = "" if type(value) in READABLE else unreadable(type(value))
+        if reason:
+            raise Break(f"a tensor of class {type(value).__name__}", reason)
         try:
             layout_of(value)
         except Unsupported as error:
@@ -183,6 +200,7 @@ class Tensors:
         self.traced[id(value)] = traced
         self.real[id(traced)] = value
         self.vm.sources[id(traced)] = source
+        self.vm.subclasses.note_input(traced, type(value))
         self._owners[id(traced.storage_view.storage)] = value, source
         self.own(traced, node)
         if value.is_inference():
@@ -296,6 +314,8 @@ class Tensors:
             Break: the call needs a tensor's values, or cannot be traced.
             UserError: an error that the call raises in eager as well.
         """
+        if self.vm.subclasses.present:
+            self._refuse_overridden(target, args, kwargs)
         EAGER_CALLS.begin()
         granted = self.vm.sizes.owner.granted
         args, kwargs = decided_flags(args), {name: decided_flags(value) for name, value in kwargs.items()}
@@ -329,6 +349,12 @@ class Tensors:
             note_caught(self.vm, target)
         note_op(self.vm)
         return self.note(out, written, self.runner.drew, target, args, kwargs, method, raises)
+
+    def _refuse_overridden(self, target: object, args: Args, kwargs: Mapping[str, object]) -> None:
+        """Refuse an operation of which a `__torch_function__` would see another call than capture makes."""
+        for tensor in self.vm.subclasses.overridden((*args, *kwargs.values())):
+            name = self.type_of(tensor).__name__
+            raise Break(f"{name_of(target)} of a {name}", "capture does not know what its __torch_function__ would get")
 
     def _attempt(self, target: object, args: Args, kwargs: Mapping[str, object]) -> tuple[Any, list[TraceTensor]]:
         try:

@@ -15,7 +15,7 @@ from smelt.base.torch_private import OpOverload, OpOverloadPacket, is_view
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, Restart, user, user_raise
-from smelt.capture.core.interface import Args, Interpreter, Kwargs
+from smelt.capture.core.interface import NO_OVERRIDE, Args, Interpreter, Kwargs
 from smelt.capture.core.registry import ATTR, CALL, SPECIAL, TENSOR_METHODS, constant, special
 from smelt.capture.guards.questions import is_not_shared, requires_grad_itself
 from smelt.capture.python.attribute_reads import find_in_class, mirrored_dict, replaced_in_tensor
@@ -62,12 +62,6 @@ constant(False, torch.jit.is_scripting, torch.jit.is_tracing)
 constant(False, torch._jit_internal.is_scripting)
 constant(True, torch.compiler.is_dynamo_compiling)
 constant(False, torch.compiler.is_exporting)
-constant(
-    False,
-    torch.overrides.has_torch_function,
-    torch.overrides.has_torch_function_unary,
-    torch.overrides.has_torch_function_variadic,
-)
 constant(None, torch_c.log_api_usage_once, torch_c.get_tracing_state)
 
 _torch_builtins: dict[int, bool] = {}
@@ -330,9 +324,19 @@ def _refuse_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
 @ATTR(TraceTensor)
 def load_tensor_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     """The value of an attribute of a trace tensor."""
+    cls = vm.subclasses.class_of(tensor) if vm.subclasses.present else None
+    if cls is not None:
+        value = vm.subclasses.read_attr(tensor, cls, name)
+        if value is not NO_OVERRIDE:
+            return value
+    replaced = replaced_in_tensor(vm, tensor, name) if name in METADATA or name in VIEWS else None
+    return load_own_attr(vm, tensor, name) if replaced is None else _replaced_attr(vm, tensor, name, replaced)
+
+
+def load_own_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
+    """The value of an attribute of a trace tensor by torch's own definition, where its class may have another one."""
     if name in METADATA or name in VIEWS:
-        replaced = replaced_in_tensor(vm, tensor, name)
-        return _metadata_attr(vm, tensor, name) if replaced is None else _replaced_attr(vm, tensor, name, replaced)
+        return _metadata_attr(vm, tensor, name)
     _refuse_attr(vm, tensor, name)
     if name == "__class__":
         return vm.type_of(tensor)
