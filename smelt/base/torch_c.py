@@ -488,6 +488,12 @@ def bypasses_torch_dispatch() -> bool:
     return excluded
 
 
+def runs_below_autograd() -> bool:
+    """Whether operators of this thread are not differentiated whatever their arguments, as in `__torch_dispatch__`."""
+    excluded: bool = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradOther)
+    return excluded and not torch.is_inference_mode_enabled()
+
+
 def local_dispatch_keys() -> tuple[int, int]:
     """The dispatch keys that this thread includes and excludes, as raw 64-bit representations."""
     return torch._C._dispatch_tls_local_include_set().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()

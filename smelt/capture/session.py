@@ -94,6 +94,10 @@ from smelt.graph.nodes.cut_points import in_pieces
 from smelt.shapes.real import Real
 from smelt.shapes.unbacked import DataDependent
 
+_OVERRIDES = ("__torch_function__", "__torch_dispatch__")
+"""Methods that torch calls for each operation on an instance. As frames of their own they stay uncompiled: what their
+residual code did to the instance would call them again."""
+
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor], Report, Options], Callable[..., Any]]
 Begin = Callable[[Interpreter], Frame]
 WhenReturned = Callable[[], None] | None
@@ -172,6 +176,7 @@ class Session(Diagnostics):
     def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, object]) -> WhenReturned:
         """Capture a function's frame that is about to start and for which no entry fits."""
         skipped = policy.is_skipped(code, globals)  # a reset has removed the mark of `native.skip`
+        skipped = skipped or code.co_name in _OVERRIDES
         if skipped or code.co_flags & _NOT_CAPTURED or compiler_marks.disabled(function) is not None:
             native.skip(code)
             return None
@@ -191,6 +196,8 @@ class Session(Diagnostics):
         if site is None:  # one atomic step, for concurrent threads
             site = self.sites.setdefault(id(key), CompileSite(on_one_line(name), key))
         if site.given_up or policy.is_replaced() or torch_c.bypasses_torch_dispatch():
+            return None
+        if torch_c.runs_below_autograd():  # inside of `__torch_dispatch__`: compiled code would record gradients
             return None
         if interrupts_compilation() or operator_modes.entered() or self._refused_by_stance(site, read):
             return None

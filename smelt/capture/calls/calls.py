@@ -65,7 +65,7 @@ def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: K
     if meaning is not None:
         return meaning(vm, args, kwargs)
     if id(fn.__code__) in TRANSFORMED:  # before the attributes: the function has those of the transformed function
-        return TRANSFORMED[id(fn.__code__)](vm, fn, args, kwargs)
+        return _call_transformed(vm, fn, args, kwargs)
     original = _wrapped_function(vm, fn)
     if original is not None:
         return vm.call(original, args, kwargs)
@@ -89,6 +89,13 @@ def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: K
             return BY_POLICY[Policy.KERNEL](vm, args, kwargs)
     _call_outside(fn)
     return None
+
+
+def _call_transformed(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
+    """Call a function that `torch.func` has made of another one."""
+    if vm.subclasses.present and vm.subclasses.holds_instance([args, kwargs]):
+        raise Break(f"{fn.__qualname__} of a tensor of a subclass", "inside, the tensor would be a plain one")
+    return TRANSFORMED[id(fn.__code__)](vm, fn, args, kwargs)
 
 
 def _wrapped_function(vm: Interpreter, fn: types.FunctionType) -> object:

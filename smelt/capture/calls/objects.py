@@ -35,7 +35,7 @@ def call_class(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object
         return meaning(vm, args, kwargs)
     if cls in DISPATCH_GUARDS:  # an object made during capture would act on the capture itself
         raise Break(f"torch._C.{cls.__name__}()", "it changes how this thread dispatches operators while it lives")
-    if cls in READABLE or issubclass(cls, torch.Tensor) and unreadable(cls):
+    if cls in READABLE or issubclass(cls, torch.Tensor) and unreadable(cls) and not _python_method(vm, cls, "__new__"):
         raise Break(f"a {cls.__name__} is made", "a graph makes plain tensors only", "make it outside of the function")
     maker = type.__call__ if type(cls) is type else find_in_class(vm, type(cls), "__call__")
     if isinstance(maker, types.FunctionType) and not issubclass(cls, enum.Enum):

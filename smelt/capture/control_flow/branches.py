@@ -182,6 +182,8 @@ def _choose(vm: Interpreter, condition: TraceTensor, new: object, old: object, w
         return old
     if type(new) is not TraceTensor or type(old) is not TraceTensor or _layout_key(new) != _layout_key(old):
         raise containers.tensor_value("a branch on a tensor's value")
+    if vm.subclasses.present and vm.subclasses.holds_instance([new, old]):
+        raise containers.tensor_value("a branch on a tensor's value")
     pair = (new, old) if when else (old, new)
     chosen = vm.tensors.run(torch.where, (condition, *pair), {})
     if _layout_key(chosen) != _layout_key(old):

@@ -782,6 +782,9 @@ class Subclasses(Protocol):
     def is_instance(self, source: Source) -> bool:
         """Whether an input at this source is of a subclass."""
 
+    def holds_instance(self, value: object) -> bool:
+        """Whether the value, or a value in its tuples, lists and dictionaries, is a tensor of a subclass."""
+
     def note_input(self, tensor: TraceTensor, cls: type) -> None:
         """Note the class of an input."""
 
@@ -805,6 +808,18 @@ class Subclasses(Protocol):
 
     def dispatch(self, found: PyTree, args: Args, kwargs: Kwargs, error: Callable[[], Exception]) -> PyTree:
         """The result of a call that the classes of a `probes.Dispatch` are asked for; `error` if none has one."""
+
+    def is_wrapper(self, value: object) -> bool:
+        """Whether the value is a tensor of a wrapper subclass, which no graph holds."""
+
+    def adopt_wrapper(self, tensor: TraceTensor, cls: type) -> TraceTensor:
+        """Note a wrapper that the frame makes; returns the tensor, which stands for it."""
+
+    def note_wrapper(self, tensor: TraceTensor, cls: type) -> None:
+        """Note a wrapper from outside."""
+
+    def desugar(self, target: PyTree, args: Args, kwargs: Mapping[str, object]) -> PyTree:
+        """The result of an operation by the `__torch_dispatch__` of its wrappers; `NO_OVERRIDE` without any."""
 
     def disabled(self) -> AbstractContextManager[None]:
         """Context in which the program's torch functions call no `__torch_function__` of subclasses."""

@@ -53,6 +53,7 @@ from smelt.capture.residual.remade import (
     as_instance,
     as_plain,
     exhausted,
+    make_wrapper,
     ordered_fill,
     remake_match,
     set_state,
@@ -218,6 +219,8 @@ class Rebuild:
         source = self.vm.sources.get(id(tensor))
         if source is not None:
             return self.fetched(source)
+        if self.vm.subclasses.is_wrapper(tensor):
+            return self._made.get(id(tensor)) or self._wrapper(tensor)
         if id(tensor) not in self.vm.tensors.nodes:
             self.vm.tensors.refuse_inner(tensor)
             raise CannotRebuild("a tensor of unknown origin")
@@ -247,12 +250,23 @@ class Rebuild:
         self._made[id(tensor)] = name
         return name
 
+    def _wrapper(self, tensor: TraceTensor) -> str:
+        """A new wrapper with the attributes that the program has set."""
+        cls = self.vm.type_of(tensor)
+        sizes = f"{self(tuple(tensor.shape))}, {self(tensor.stride())}"
+        kind = f"{self(tensor.dtype)}, {self(tensor.device)}, {tensor.requires_grad}"
+        make = self.constant(make_wrapper, "make_wrapper")
+        return self._set_attributes(tensor, self.assign(tensor, f"{make}({self.constant(cls)}, {sizes}, {kind})"))
+
     def _with_class(self, tensor: TraceTensor, output: str) -> str:
         """A new variable for a tensor, as an instance of its subclass with the attributes that the program has set."""
         cls = self.vm.subclasses.class_of(tensor)
         if cls is None:
             return self.assign(tensor, output)
         name = self.assign(tensor, f"{self.constant(as_instance, 'as_instance')}({output}, {self.constant(cls)})")
+        return self._set_attributes(tensor, name)
+
+    def _set_attributes(self, tensor: TraceTensor, name: str) -> str:
         for key, value in (self.vm.subclasses.attributes(tensor) or {}).items():
             self.lines.append(f"{name}.__dict__[{quoted(key)}] = {self(value)}")
         return name

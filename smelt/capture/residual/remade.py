@@ -28,6 +28,21 @@ def as_plain(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.as_subclass(torch.Tensor)
 
 
+def make_wrapper(
+    cls: type,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    requires_grad: bool,
+) -> torch.Tensor:
+    """An instance of a wrapper subclass, without its attributes."""
+    made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
+        cls, shape, strides=stride, dtype=dtype, device=device, requires_grad=requires_grad
+    )
+    return made
+
+
 def set_plainly(tensor: torch.Tensor, name: str, value: object) -> None:
     """Set an attribute of an instance of a subclass of tensors, without a call of its `__torch_function__`."""
     with torch_c.without_torch_function():

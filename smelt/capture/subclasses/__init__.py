@@ -1,3 +1,3 @@
-"""Tensor subclasses: calls of `__torch_function__`, instances made by the frame, and how they leave the graph."""
+"""Tensor subclasses: calls of `__torch_function__` and `__torch_dispatch__`, and instances that the frame makes."""
 
 from smelt.capture.subclasses import torch_function as torch_function

@@ -47,10 +47,18 @@ def read_attr(vm: Interpreter, tensor: TraceTensor, cls: type, name: str) -> obj
         return set_here[name]
     if raw is MISS:
         return _read_missing(vm, tensor, cls, name)
+    _guard_own(vm, tensor, name, raw)
     if type(raw) in (types.GetSetDescriptorType, property) and name not in _NOT_DISPATCHED:
         if vm.subclasses.overrides(tensor):
             return vm.subclasses.intercept(getattr, (tensor, name), {})
     return NO_OVERRIDE
+
+
+def _guard_own(vm: Interpreter, tensor: TraceTensor, name: str, raw: object) -> None:
+    """Guard that no attribute of an instance from outside hides one of torch's methods."""
+    real = vm.tensors.real.get(id(tensor))
+    if real is not None and not is_data_descriptor(raw):
+        guard_absence(vm, real, name)
 
 
 def _read_own(vm: Interpreter, tensor: TraceTensor, cls: type, name: str, raw: object) -> object:

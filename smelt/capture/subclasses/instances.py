@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ from smelt.capture.core.sources import Source
 from smelt.capture.python.attribute_reads import find_in_class
 from smelt.capture.subclasses.attributes import TensorSuper, read_attr, write_attr
 from smelt.capture.subclasses.probes import Dispatch, dispatch_of, refusal
+from smelt.capture.subclasses.wrappers import desugar
 from smelt.capture.tensors.tensors import unreadable
 from smelt.capture.tensors.torch_calls import is_torch_builtin, load_own_attr
 from smelt.graph.trace.trace import TraceTensor
@@ -38,6 +39,7 @@ class Made:
     cls: type
     tensor: TraceTensor
     attributes: Kwargs = field(default_factory=dict)
+    is_wrapper: bool = False
     example: torch.Tensor | None = None
 
 
@@ -56,16 +58,26 @@ class Subclasses:
         self.present = False
         self._inputs: dict[int, type] = {}
         self._made: dict[int, Made] = {}
+        self._wrappers: set[int] = set()
 
     def release(self) -> None:
         """Drop the references to the program's objects."""
         self._inputs.clear()
+        self._wrappers.clear()
         self._made.clear()
 
     def class_of(self, tensor: TraceTensor) -> type | None:
         """The subclass of a tensor; None for a tensor of one of torch's own classes."""
         made = self._made.get(id(tensor))
         return self._inputs.get(id(tensor)) if made is None else made.cls
+
+    def holds_instance(self, value: object) -> bool:
+        """Whether the value, or a value in its tuples, lists and dictionaries, is a tensor of a subclass."""
+        if isinstance(value, (tuple, list)):
+            return any(map(self.holds_instance, value))
+        if isinstance(value, dict):
+            return any(map(self.holds_instance, value.values()))
+        return type(value) is TraceTensor and self.class_of(value) is not None
 
     def note_input(self, tensor: TraceTensor, cls: type) -> None:
         """Note the class of an input."""
@@ -92,6 +104,35 @@ class Subclasses:
         self.present = True
         return tensor
 
+    def is_wrapper(self, value: object) -> bool:
+        """Whether the value is a tensor of a wrapper subclass, which no graph holds."""
+        return id(value) in self._wrappers
+
+    def adopt_wrapper(self, tensor: TraceTensor, cls: type) -> TraceTensor:
+        """Note a wrapper that the frame makes; returns the tensor, which stands for it."""
+        self.vm.work += 1
+        self._made[id(tensor)] = Made(cls, tensor, is_wrapper=True)
+        self._wrappers.add(id(tensor))
+        self.present = True
+        return tensor
+
+    def note_wrapper(self, tensor: TraceTensor, cls: type) -> None:
+        """Note a wrapper from outside."""
+        self._wrappers.add(id(tensor))
+        self.note_input(tensor, cls)
+
+    def desugar(self, target: PyTree, args: Args, kwargs: Mapping[str, object]) -> PyTree:
+        """The result of an operation by the `__torch_dispatch__` of its wrappers; `NO_OVERRIDE` without any."""
+        if not self._wrappers or not self._holds_wrapper((*args, *kwargs.values())):
+            return NO_OVERRIDE
+        return desugar(self.vm, target, args, kwargs)
+
+    def _holds_wrapper(self, values: Iterable[object]) -> bool:
+        return any(
+            id(value) in self._wrappers or isinstance(value, (list, tuple)) and self._holds_wrapper(value)
+            for value in values
+        )
+
     def attributes(self, tensor: TraceTensor) -> Kwargs | None:
         """The attributes that the program has set on an instance that the frame made; None for other tensors."""
         made = self._made.get(id(tensor))
@@ -110,7 +151,9 @@ class Subclasses:
         made = self._made.get(id(tensor))
         if made is None:
             return None
-        if made.example is None:
+        if made.example is None and made.is_wrapper:
+            made.example = torch.Tensor._make_wrapper_subclass(made.cls, (0,), dtype=tensor.dtype)
+        elif made.example is None:
             made.example = torch.empty(0, dtype=tensor.dtype)
             made.example.__class__ = made.cls
         return made.example

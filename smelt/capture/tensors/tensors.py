@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import numpy
 import torch
 from torch import fx
+from torch.utils._pytree import PyTree
 
 from smelt.base.class_tables import classes, isinstance
 from smelt.base.default_device import MAKERS
 from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, Restart, UserError
-from smelt.capture.core.interface import Args, Interpreter, Kwargs, Numbers
+from smelt.capture.core.interface import NO_OVERRIDE, Args, Interpreter, Kwargs, Numbers
 from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
 from smelt.capture.tensors.ambient import DEVICES, present_modes
@@ -56,6 +59,19 @@ TRACED = classes(TraceTensor, Pullback, Around, Entered)
 
 READABLE = classes(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Classes of tensors that a graph may take as inputs without a look at the class."""
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is of a wrapper subclass: it has no memory, and `__torch_dispatch__` is written in Python."""
+    method = inspect.getattr_static(type(tensor), "__torch_dispatch__")
+    if not isinstance(method, (classmethod, staticmethod)) or tensor.layout is not torch.strided:
+        return False
+    if not isinstance(getattr(method, "__func__", None), FunctionType):
+        return False
+    try:
+        return tensor.untyped_storage().data_ptr() == 0 and tensor.device.type != "meta"
+    except RuntimeError:  # the storage is invalid: it has never had memory
+        return True
 
 
 _UNINITIALIZED: tuple[type, ...] = (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)
@@ -178,6 +194,8 @@ class Tensors:
 
     def read(self, value: torch.Tensor, source: Source) -> TraceTensor:
         """The trace tensor of a real tensor that was read from `source`; the tensor becomes an input of the graph."""
+        if type(value) not in READABLE and is_wrapper(value):
+            return self._read_wrapper(value, source)
         reason = "" if type(value) in READABLE else unreadable(type(value))
         if reason:
             raise Break(f"a tensor of class {type(value).__name__}", reason)
@@ -205,6 +223,18 @@ class Tensors:
         self.own(traced, node)
         if value.is_inference():
             self.inference.note(traced)
+        return traced
+
+    def _read_wrapper(self, value: torch.Tensor, source: Source) -> TraceTensor:
+        """The trace tensor that stands for a wrapper: no graph takes it, only the tensors in it."""
+        self.vm.guards.check(source, native.TENSOR, value)
+        self.vm.register(value, source)
+        traced = trace_like(meta_of(value))
+        self.vm.subclasses.note_wrapper(traced, type(value))
+        self.traced[id(value)] = traced
+        self.real[id(traced)] = value
+        self.vm.sources[id(traced)] = source
+        self._alive.append(traced)
         return traced
 
     def read_number(self, value: int | float, size: Size | Real, source: Source) -> object:
@@ -316,6 +346,12 @@ class Tensors:
         """
         if self.vm.subclasses.present:
             self._refuse_overridden(target, args, kwargs)
+            out = self.vm.subclasses.desugar(target, args, kwargs)
+            if out is not NO_OVERRIDE:
+                return out
+        return self._run(target, args, kwargs, method)
+
+    def _run(self, target: object, args: Args, kwargs: Mapping[str, object], method: str | None) -> PyTree:
         EAGER_CALLS.begin()
         granted = self.vm.sizes.owner.granted
         args, kwargs = decided_flags(args), {name: decided_flags(value) for name, value in kwargs.items()}
@@ -468,6 +504,8 @@ class Tensors:
         None.
         """
         x, y = (b if a is None else a), (a if b is None else b)
+        if self.vm.subclasses.present and self.vm.subclasses.holds_instance([x, y]):
+            raise Break("a branch that gives a tensor of a subclass", "its class would depend on the tensor's value")
         out: TraceTensor = self.runner.run(_choose, (condition, x, y), {})
         self._shared |= {id(t.storage_view.storage) for t in (x, y, out) if t is not None}
         self._alive += [x, y]

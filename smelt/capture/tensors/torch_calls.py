@@ -172,6 +172,8 @@ def call_tensor_method(vm: Interpreter, name: str, args: Args, kwargs: Kwargs) -
     args = tuple(map(plain, args))
     if kwargs:
         kwargs = {key: plain(value) for key, value in kwargs.items()}
+    if name == "storage_offset" and vm.subclasses.is_wrapper(args[0]):
+        return args[0].storage_offset()
     if name in _ON_DATA and args[0].device.type != "meta":
         return _ON_DATA[name](vm, args[0])
     args, kwargs = _with_dtypes(args, kwargs)
@@ -346,6 +348,9 @@ def load_own_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
         return vm.reads[id(tensor), name]
     cls = vm.type_of(tensor)
     raw = find_in_class(vm, cls, name)
+    real = vm.tensors.real.get(id(tensor))
+    if real is not None and name in real.__dict__:  # the attribute hides a method of the class
+        return _stored_attr(vm, tensor, name)
     if isinstance(raw, types.FunctionType):
         return types.MethodType(raw, tensor)
     if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):

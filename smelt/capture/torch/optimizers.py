@@ -286,7 +286,8 @@ def default_implementation(vm: Interpreter, args: Args, kwargs: Kwargs) -> objec
     """
     caller = vm.frames[-1]
     variables = dict(zip(caller.code.co_varnames, caller.locals, strict=False))
-    return False, _can_use_lists(*args, **kwargs) and variables.get("nesterov") is not True
+    lists = _can_use_lists(*args, **kwargs) and variables.get("nesterov") is not True
+    return False, lists and not (vm.subclasses.present and vm.subclasses.holds_instance(args[0]))
 
 
 def _can_use_lists(params: Iterable[object], differentiable: bool, use_fused: bool = False) -> bool:

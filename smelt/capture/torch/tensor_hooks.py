@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from smelt.base import torch_c
 from smelt.capture.core.breaks import Break, Restart, user_raise
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import REBUILD, TENSOR_METHODS, Rebuilder, special
@@ -140,6 +141,7 @@ def _registered(tensor: torch.Tensor, name: str, hook: Callable[..., object]) ->
     """Register the hook. Reads `grad_fn` first: PyTorch crashes for a view whose base was written to after the last
     read of `grad_fn`.
     """
-    tensor.grad_fn  # noqa: B018
-    handle: RemovableHandle = getattr(tensor, name)(skipping_absent(hook) if name == "register_hook" else hook)
+    with torch_c.without_torch_function():  # the program's call of it has been captured
+        tensor.grad_fn  # noqa: B018
+        handle: RemovableHandle = getattr(tensor, name)(skipping_absent(hook) if name == "register_hook" else hook)
     return handle

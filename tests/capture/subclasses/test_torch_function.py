@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import smelt
-from smelt.base.errors import Unsupported
 from tests.capture.harness import compiled, raises
 
 LOG: list[str] = []
@@ -275,21 +274,31 @@ def test_numbers_read_from_instances():
     check(lambda a: a.sum().item() + float(a.mean()), logged)
 
 
-def test_an_instance_with_a_dispatch_of_its_own_breaks():
-    class Dispatched(torch.Tensor):
-        @staticmethod
-        def __new__(cls, inner):
-            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+def test_breaks_where_the_class_of_a_result_is_not_known():
+    def branch(a, condition):
+        if condition.sum() > 0:
+            return a * 2
+        return a * 3
 
-        def __init__(self, inner):
-            self.inner = inner
+    def mapped(a):
+        return torch.vmap(lambda row: row * 2)(a)
 
-        @classmethod
-        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-            given = [each.inner if isinstance(each, Dispatched) else each for each in args]
-            return Dispatched(func(*given, **(kwargs or {})))
+    both = lambda: (x().as_subclass(Plain), x())  # noqa: E731
+    check(branch, both, breaks=1)
+    check(mapped, logged, breaks=1)
 
-    given = Dispatched(x())
-    assert torch.equal(compiled(lambda a: a * 2)(given).inner, x() * 2)
-    with pytest.raises(Unsupported, match="Dispatched"):
-        compiled(lambda a: a * 2, fullgraph=True)(given)
+
+def test_hooks_and_optimizers_on_instances():
+    def hooked(a):
+        b = a * 2
+        b.register_hook(lambda g: g * 3)
+        return (b * b).sum()
+
+    def step(a):
+        optimizer = torch.optim.SGD([a], lr=0.1)
+        (a * a).sum().backward()
+        optimizer.step()
+        return a
+
+    check(hooked, lambda: (x().as_subclass(Logged).requires_grad_(),), breaks=1)
+    check(step, lambda: (x().as_subclass(Logged).requires_grad_(),))
