@@ -173,7 +173,11 @@ class GuardList:
         for fn, given in self._joint_checks.items():
             self.python(fn, given, getattr(fn, "shortcut", None))
         if self.instances:
-            self.checks = [(i, k, (_plainly(o[0]), *o[1:]) if k == native.PYTHON else o) for i, k, o in self.checks]
+            calls = [k == native.PYTHON and isinstance(o, tuple) for _, k, o in self.checks]
+            self.checks = [
+                (i, k, (_plainly(o[0]), *o[1:]) if called else o)
+                for (i, k, o), called in zip(self.checks, calls, strict=True)
+            ]
         specs: dict[Any, native.TensorSpec] = {}
         checks = [
             (index, kind, _shared(specs, _tensor_spec(operand)) if kind == native.TENSOR else operand)

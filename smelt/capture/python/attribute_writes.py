@@ -50,6 +50,9 @@ def store_attr(vm: Interpreter, obj: object, name: str, value: object) -> None:
 
 def store_generic(vm: Interpreter, obj: object, name: str, value: object) -> None:
     """`object.__setattr__(obj, name, value)`"""
+    if type(obj) is TraceTensor:
+        store_tensor_attr(vm, obj, name, value)
+        return
     raw = _of_class(vm, obj, name)
     if type(raw) is property:
         if raw.fset is None:
@@ -254,6 +257,12 @@ def _kind(tensor: torch.Tensor) -> tuple[object, ...]:
 
 def delete_attr(vm: Interpreter, obj: object, name: str) -> None:
     """`del obj.name`"""
+    set_here = vm.subclasses.attributes(obj) if type(obj) is TraceTensor and vm.subclasses.present else None
+    if set_here is not None:
+        if name not in set_here or vm.control.branching:
+            raise Break(f"del tensor.{name}", "the tensor object does not exist yet")
+        del set_here[name]
+        return
     deleter = find_in_class(vm, type(obj), "__delattr__")
     if isinstance(deleter, types.FunctionType) and not (isinstance(obj, torch.nn.Module) and deleter is _DELETE):
         vm.call(deleter, (obj, name), {})

@@ -22,6 +22,7 @@ from smelt.capture.core.registry import special
 from smelt.capture.python.attribute_reads import find_in_class
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.symint import from_torch
+from smelt.graph.nodes.casts import present_casts
 from smelt.graph.trace.trace import TraceTensor, trace_like
 
 
@@ -151,6 +152,12 @@ class _Operation:
         raise Break(f"{func} of a {kinds[0].__name__}", "its __torch_dispatch__ returns NotImplemented")
 
     def _ask(self, cls: type, given: Args) -> PyTree:
+        if not torch.is_grad_enabled():
+            return self._call(cls, given)
+        with self.vm.ambient.gradients(False):  # autograd is above the dispatch, also for inner tensors with gradients
+            return self._call(cls, given)
+
+    def _call(self, cls: type, given: Args) -> PyTree:
         raw = find_in_class(self.vm, cls, "__torch_dispatch__")
         if not isinstance(raw, (classmethod, staticmethod)):
             raise Break(f"{cls.__name__}.__torch_dispatch__ is a {type(raw).__name__}", "capture knows no such method")
@@ -168,6 +175,8 @@ def desugar(vm: Interpreter, target: PyTree, args: Args, kwargs: Mapping[str, ob
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         why = "autograd differentiates the operators on the wrapper, which no graph holds"
         raise Break(f"an operation on a {cls.__name__} with gradients", why, "compute it in torch.no_grad()")
+    if any(enabled for enabled, _ in present_casts()):
+        raise Break(f"an operation on a {cls.__name__} in autocast", "the operators on inner tensors are not cast")
     vm.work += 1
     return _Operation(vm).run(target, args, kwargs)
 

@@ -159,6 +159,18 @@ def test_an_instance_made_of_an_argument_leaves_the_argument_as_it_is():
     assert type(given) is torch.Tensor and type(made) is Plain and made.data_ptr() == given.data_ptr()
 
 
+def test_attributes_are_set_and_deleted():
+    def change(a):
+        b = WithUnit(a, "m")
+        del b.seen
+        setattr(b, "first", 1)  # noqa: B010
+        object.__setattr__(b, "second", 2)
+        b.__dict__["third"] = 3
+        return b, hasattr(b, "seen"), b.__dict__
+
+    check(change, lambda: (x(),))
+
+
 def test_attributes_of_arguments_are_read_and_guarded():
     def given(unit: str) -> WithUnit:
         return WithUnit(x(), unit)

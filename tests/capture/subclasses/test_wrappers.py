@@ -186,6 +186,35 @@ def test_an_error_of_the_dispatch_reaches_the_program():
             run(given)
 
 
+def test_inner_tensors_with_gradients_are_computed_with_below_autograd():
+    check(lambda t: (t * 2, t.inner * 2), lambda: (Logged(x().requires_grad_()),))
+
+
+def test_autocast_ends_the_graph():
+    def product(t):
+        with torch.autocast("cpu", torch.bfloat16):
+            return t @ t.t()
+
+    check(product, pair, breaks=1)
+
+
+def test_views_of_wrappers_and_objects_that_hold_them():
+    class Holder:
+        pass
+
+    holder = Holder()
+
+    def views(t):
+        v = t.view(-1)
+        v.add_(1)
+        w = t[0]
+        w.mul_(3)
+        holder.kept = t * 2
+        return t, v, w, holder.kept
+
+    check(views, pair)
+
+
 def test_inner_tensors_are_guarded():
     run = compiled(lambda t: t * 2, fullgraph=True)
     for dtype in (torch.float32, torch.float64, torch.float32):
