@@ -13,6 +13,7 @@ _lock = new_lock()
 _counts: Counter[str] = Counter()
 _named: defaultdict[str, Counter[str]] = defaultdict(Counter)
 _seconds: defaultdict[str, float] = defaultdict(float)
+_waits: defaultdict[str, float] = defaultdict(float)
 
 NAMES = ("graphs", "breaks", "ops", "recompiles", "fallbacks", "fallback_ops", "compile_s")
 """The keys that are always present in `stats()`."""
@@ -42,6 +43,12 @@ def spend(stage: str, seconds: float) -> None:
         _seconds[stage] += seconds
 
 
+def spend_waiting(seconds: float) -> None:
+    """Add to the time for which programs waited for collectives of tensors of the CPU."""
+    with _lock:
+        _waits["collective_wait_s"] += seconds
+
+
 def stats() -> dict[str, Any]:
     """Counters since `reset`, `compile_s` (seconds, all stages) and `stage_s` (seconds by stage).
 
@@ -56,11 +63,12 @@ def stats() -> dict[str, Any]:
     - `second_ways`: kernels and library calls that failed, with the code that ran instead.
 
     `unaligned_kernels`, present only if not 0, counts kernels for GPU tensors that do not begin at a multiple of 16
-    bytes.
+    bytes. `collectives` and `collective_wait_s`, present only then, count the collectives of tensors of the CPU that
+    compiled programs began, and the seconds for which they waited for them.
     """
     with _lock:
         known: dict[str, Any] = {name: _counts[name] for name in NAMES if name != "compile_s"}
-        known |= dict(_counts)
+        known |= dict(_counts) | dict(_waits)
         known["compile_s"] = sum(_seconds.values())
         known["fallback_ops"] = sum(_named["extern_ops"].values())
         known["stage_s"] = dict(_seconds)
@@ -73,4 +81,5 @@ def reset_stats() -> None:
     with _lock:
         _counts.clear()
         _seconds.clear()
+        _waits.clear()
         _named.clear()

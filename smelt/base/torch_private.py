@@ -35,6 +35,12 @@ is_view: Callable[[Any], bool] = operator.methodcaller("_is_view")
 address_of_storage: Callable[[torch.UntypedStorage], int] = operator.attrgetter("_cdata")
 """The address of a storage's StorageImpl (`_cdata`), which identifies the storage even if its memory is empty."""
 
+collectives_begun: Callable[[object], int] = operator.methodcaller("_get_sequence_number_for_group")
+"""How many collectives a process has begun in a process group, compiled and eager ones."""
+
+store_of_processes: Callable[[object], Any] = operator.methodcaller("_get_default_store")
+"""The store through which the processes of the default group found each other; takes `dist.distributed_c10d`."""
+
 backward_hooks: Callable[[torch.Tensor], Any] = operator.attrgetter("_backward_hooks")
 """The hooks of `register_hook` by number, in order; None if there are no hooks (`Tensor._backward_hooks`)."""
 

@@ -538,7 +538,8 @@ class Host:
         # a custom operator's metadata comes from a user's fake kernel, so results are checked
         if not is_of_torch(str(node.target)):
             devices = f", 'devices': {[m.device.type for m in metas if hasattr(m, 'stride')]}"
-        params = f"{{'args': {args}, 'kwargs': {kwargs}{devices}}}"
+        line = f", 'line': {literal(node.line)}" if node.line else ""
+        params = f"{{'args': {args}, 'kwargs': {kwargs}{devices}{line}}}"
         return f"extern({str(node.target)!r}, {params}, [{inputs}], [{outputs}])"
 
     def spec(self, name: str) -> str:

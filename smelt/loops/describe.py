@@ -34,6 +34,12 @@ def describe(program: LoopProgram) -> str:
     return "\n".join(lines) + "\n"
 
 
+def extern_name(target: object) -> str:
+    """Returns the name of what an extern calls."""
+    name = getattr(target, "name", None)  # operators of torch have a method
+    return name if isinstance(name, str) else str(target)
+
+
 def describe_node(node: Node) -> list[str]:
     """Returns the lines of one node."""
     head = f"{node.name}: {_meta(node.meta)}"
@@ -46,7 +52,7 @@ def describe_node(node: Node) -> list[str]:
             return [f"{head} = {source}[{position}]"]
         case Extern(target=target, args=args, kwargs=kwargs):
             words = [_argument(a) for a in args] + [f"{k}={_argument(v)}" for k, v in kwargs.items()]
-            return [f"{head} = extern {getattr(target, 'name', target)}({', '.join(words)})"]
+            return [f"{head} = extern {extern_name(target)}({', '.join(words)})"]
         case Pointwise(meta=meta, body=body):
             index = _index("i", meta.shape)
             return [f"{head} at {_tuple(index)}:", *_body(body, index)]

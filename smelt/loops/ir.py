@@ -184,7 +184,7 @@ class Extern:
     """A call of a kernel that is not generated. `args` and `kwargs` contain Refs in the positions of tensors.
 
     `meta` is one TensorMeta or a tuple of them (None for absent results). `parameters` names the args, if known.
-    `shares`: inputs of whose memory a result may be a view.
+    `shares`: inputs of whose memory a result may be a view. `line`: the user's line of a collective, if known.
     """
 
     name: str
@@ -195,6 +195,7 @@ class Extern:
     kwargs: dict[str, Any] = field(default_factory=dict)
     parameters: tuple[str, ...] = ()
     shares: tuple[str, ...] = ()
+    line: str = ""
 
 
 def references(value: Any) -> list[str]:

@@ -297,7 +297,8 @@ def _extern(node: fx.Node, meta: Any) -> Extern:
     inputs = tuple(dict.fromkeys(n.name for n in node.all_input_nodes if not isinstance(n.meta["val"], Size)))
     parameters = target.parameters if isinstance(target, Prim) else ()
     shared = references(shared_operands(target, args, kwargs))
-    return Extern(node.name, meta, inputs, target, args, kwargs, parameters, tuple(dict.fromkeys(shared)))
+    line = str(node.meta.get("line") or "") if is_collective(target) else ""  # its errors name it
+    return Extern(node.name, meta, inputs, target, args, kwargs, parameters, tuple(dict.fromkeys(shared)), line)
 
 
 def _references(value: Any) -> Any:

@@ -4,6 +4,7 @@ try:
     # imported for their entries in externs.EXTERNS
     from smelt.runtime import launch  # noqa: F401
     from smelt.runtime.library import (  # noqa: F401
+        collectives,
         concatenation,
         convolution,
         fallback,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from smelt.loops.describe import extern_name
 from smelt.schedule.group import Group, Role
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
@@ -19,7 +20,7 @@ def describe(plan: Schedule) -> str:
         group = plan.groups.get(number)
         if group is None:
             extern = plan.externs[number]
-            lines.append(f"extern {extern.name} = {getattr(extern.target, 'name', extern.target)}")
+            lines.append(f"extern {extern.name} = {extern_name(extern.target)}")
         else:
             lines += _group(group, plan)
     lines += ["", *_memory(plan), "", *_decisions(plan)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from smelt.base.options import Options
 from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.schema import is_collective, is_wait
 from smelt.loops.ir import Extern, Input, Item, LoopProgram, Scatter
 from smelt.schedule.buffer_assignment import BufferAssignment, flat
 from smelt.schedule.dependencies import Names
@@ -21,7 +22,7 @@ from smelt.schedule.horizontal_fusion import Mobile, Profile, gather
 from smelt.schedule.inplace import Overwriting
 from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.memory import MemoryPlan
-from smelt.schedule.order import CycleError, Unit, order_units
+from smelt.schedule.order import CycleError, Timing, Unit, order_units
 from smelt.schedule.products import Product, ProductSearch, splits_well
 from smelt.schedule.products_write_outputs import products_write_outputs
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
@@ -418,7 +419,7 @@ class _Planner:
                 continue
             reads = tuple(dict.fromkeys(self.buffer(name) for name in node.inputs))
             writes = tuple(items.get(node.name, [])) if isinstance(node.meta, tuple) else (node.name,)
-            yield Unit(number, reads, writes or (node.name,), number)
+            yield Unit(number, reads, writes or (node.name,), number, _timing(node))
 
     def product_unit(self, product: Product) -> Unit:
         """Returns a product's unit with its prologues and epilogue; its operands live to its end, whichever alternative
@@ -434,6 +435,12 @@ class _Planner:
     def buffer(self, name: str) -> str:
         view = self.real.views.get(name)
         return view.base if view is not None else name
+
+
+def _timing(node: Extern) -> Timing:
+    if not is_collective(node.target):
+        return Timing.ANY
+    return Timing.WAITS if is_wait(node.target) else Timing.BEGINS
 
 
 def watch(plan: Schedule, lines: Mapping[str, str]) -> Schedule:

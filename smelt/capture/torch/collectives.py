@@ -62,7 +62,8 @@ if torch.distributed.is_available():
         """Run a collective for which PyTorch has no functional operator; returns the new value of `target`."""
         what = "" if op is None else _name_of(op)
         operands = [_as_tensor(vm, each) for each in read]
-        return vm.tensors.run(CALL, (_as_tensor(vm, target), operands, name, group.group_name, peer, what), {})
+        begun = vm.tensors.run(CALL, (_as_tensor(vm, target), operands, name, group.group_name, peer, what), {})
+        return vm.tensors.run(c10d.wait_tensor.default, (begun,), {})
 
     def _rank(group: dist.ProcessGroup, rank: int | None, in_group: int | None, default: int | None = None) -> int:
         """The rank in the group of a process that is given by its global rank or by that in the group."""

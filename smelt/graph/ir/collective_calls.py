@@ -6,60 +6,18 @@ the program's order, and gets the strides that the program gave its operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-Run = Callable[[Any, Any, Sequence[Any], int, Any], object]
-
-
-def _reduce(group: Any, out: Any, read: Sequence[Any], peer: int, op: Any) -> None:
-    torch.distributed.reduce(out, torch.distributed.get_global_rank(group, peer), op, group)
-
-
-def _all_reduce(group: Any, out: Any, read: Sequence[Any], peer: int, op: Any) -> None:
-    torch.distributed.all_reduce(out, op, group)
-
-
-def _scatter(group: Any, out: Any, read: Sequence[Any], peer: int, op: Any) -> None:
-    source = torch.distributed.get_global_rank(group, peer)
-    torch.distributed.scatter(out, list(read) if group.rank() == peer else None, source, group)
-
-
-def _gather(group: Any, out: Any, read: Sequence[Any], peer: int, op: Any) -> None:
-    target = torch.distributed.get_global_rank(group, peer)
-    torch.distributed.gather(read[0], list(out.unbind(0)) if group.rank() == peer else None, target, group)
-
-
-def _reduce_scatter(group: Any, out: Any, read: Sequence[Any], peer: int, op: Any) -> None:
-    torch.distributed.reduce_scatter(out, list(read), op, group)
-
-
-def _barrier(group: Any, out: Any, read: Sequence[Any], peer: int, op: Any) -> None:
-    torch.distributed.barrier(group)
-
-
-RUN: dict[str, Run] = {
-    "reduce": _reduce,
-    "all_reduce": _all_reduce,
-    "scatter": _scatter,
-    "gather": _gather,
-    "reduce_scatter": _reduce_scatter,
-    "barrier": _barrier,
-}
+from smelt.abi.collectives import BEGIN, group_named, reduction
 
 
 def _call(written: Any, read: Sequence[Any], name: str, group: str, peer: int, op: str) -> Any:
     out = written.clone()
-    reduction = getattr(torch.distributed.ReduceOp, op) if op else None
-    RUN[name](_group_named(group), out, read, peer, reduction)
+    BEGIN[name](group_named(group), out, read, peer, reduction(op)).wait()
     return out
-
-
-def _group_named(name: str) -> Any:
-    find: Any = torch.distributed.distributed_c10d._resolve_process_group
-    return find(name)
 
 
 def _registered() -> Any:
@@ -77,5 +35,5 @@ def _registered() -> Any:
 
 
 CALL = _registered()
-"""(the tensor to write, tensors that it reads, a key of `RUN`, the group's name, the rank in the group that gives or
+"""(the tensor to write, tensors that it reads, a key of `BEGIN`, the group's name, the rank in the group that gives or
 gets, the reduction or "") -> the new value of the first. Lists that are written are the first tensor's rows."""

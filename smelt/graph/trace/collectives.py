@@ -87,7 +87,8 @@ if torch.distributed.is_available():
         """Returns the new value of what a collective writes for which PyTorch has no functional operator."""
         if any(type(each) is not TraceTensor for each in (target, *read)):
             raise Unsupported("a collective of something else than tensors of the program")
-        return propagate(CALL, (target, list(read), name, _group(group).group_name, peer, op), {}, recorder)
+        begun = propagate(CALL, (target, list(read), name, _group(group).group_name, peer, op), {}, recorder)
+        return propagate(functional.wait_tensor.default, (begun,), {}, recorder)
 
     def _named(reduction: Any) -> str:
         return BITS.get(reduction.op()) or _reduction(reduction).upper()

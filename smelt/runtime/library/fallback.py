@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -147,6 +148,10 @@ def avg_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], ou
     return [Candidate("aten", call)]
 
 
+WITH_LINE: dict[str, Call] = {}
+"""For overloads of this table, the function that runs instead on tensors of the CPU; it gets the user's line first."""
+
+
 @register("aten")
 def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
     """Returns the candidate for any ATen overload, `params["overload"]` = "aten.name.overload", with `args`/`kwargs`
@@ -160,6 +165,9 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
     args, kwargs = params.get("args"), params.get("kwargs", {})
     if args is None:
         args = tuple(Slot(i) for i in range(len(inputs)))
+    own = WITH_LINE.get(params["overload"])
+    if own is not None and set(params["devices"]) == {"cpu"}:
+        return [Candidate("own", _call_with(functools.partial(own, params.get("line", "")), args, kwargs))]
     call = _call_with(KERNELS.get(op, BINDINGS.get(op, op)), args, kwargs)
     if namespace == "aten" and _ATTENTION.match(name):
         return [Candidate("aten", in_words(call, inputs))]

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import smelt
+from smelt.runtime.library import collectives
 from tests.capture.harness import check, same
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -217,3 +218,29 @@ def test_each_collective_runs_once_in_order(fn: Any, gradients: bool) -> None:
     compiled(x)
     want = _exchanges(fn, x)
     assert len(want) > 1 and _exchanges(compiled, x) == want
+
+
+def overlapped(x: Any) -> Any:
+    y = x * 2
+    work = dist.all_reduce(y, async_op=True)
+    work.wait()
+    own, bits = (x + 3).cumsum(0), torch.ones(2, dtype=torch.int64)
+    dist.all_reduce(bits, dist.ReduceOp.BOR)
+    return y * own * bits.sum()
+
+
+def test_computation_runs_while_collectives_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each begins when its operand is there and is waited for before its first reader, wherever the program waits."""
+
+    def wait(begun: collectives.Begun) -> None:
+        with torch.profiler.record_function("waits"):
+            begun.work.wait()
+
+    monkeypatch.setattr(collectives.Begun, "wait", wait)
+    compiled = smelt.compile(overlapped, fullgraph=True)
+    assert same(compiled(X), overlapped(X))
+    with torch.profiler.profile() as seen:
+        compiled(X)
+    names = [event.name for event in seen.events()]
+    steps = [name for name in names if name.startswith("c10d::") or name in ("aten::cumsum", "waits")]
+    assert steps == ["c10d::allreduce_", "aten::cumsum", "c10d::allreduce_", "waits", "waits"]
