@@ -117,6 +117,7 @@ class Assumptions:
         small_is_usual: whether unbacked sizes of 0 and 1 are treated like larger ones, because PyTorch's derivative
             formulas are running.
         data_dependent: the error about an unbacked number, kept in the same way as `refused`.
+        written: sizes whose values in the example are in texts that nobody has seen so far.
     """
 
     def __init__(self, where: Callable[[], str] | None = None) -> None:
@@ -132,6 +133,7 @@ class Assumptions:
         self.serial = next(_serials)
         self.tightened = 0
         self.granted = 0
+        self.written: list[Size] = []
         self._answers: dict[tuple[str, str], bool] = {}
         self._recorded_facts: set[str] = set()
         self._values: dict[Factor, IntLike] = {}
@@ -295,6 +297,16 @@ class Assumptions:
         number = hint(simple)
         self.decide("==", simple, number)
         return number
+
+    def write(self, value: Size) -> str:
+        """Returns the text of the example's value, for a message that may turn out never to be shown."""
+        self.written.append(value)
+        return str(hint(value))
+
+    def pin_written(self) -> None:
+        """Specialize the sizes in the texts of `write`, because the message is shown."""
+        while self.written:
+            self.pin(self.written.pop())
 
     def simplify(self, value: IntLike) -> IntLike:
         """Returns the value with all known equalities substituted."""

@@ -119,10 +119,13 @@ class Runner:
         """
         given_warnings: list[Warned] = []
         self._operators.given_warnings = given_warnings
+        sizes = self.vm.sizes.owner
+        sizes.written.clear()
         try:
             with heard(given_warnings):
                 out = self._run(target, args, kwargs)
         except UserError:
+            sizes.pin_written()
             self.warn(given_warnings)
             raise
         except ValuesNeededError as needed:
@@ -138,6 +141,8 @@ class Runner:
             known: index in the deferred effects; warnings whose text a later effect already gives are skipped, because
                 the call ran before in another form.
         """
+        if given_warnings:
+            self.vm.sizes.owner.pin_written()
         deferred = [] if known is None else self.vm.effects.deferred[known:]
         texts = {str(call.args[0]) for call in deferred if isinstance(call, DeferredWarning)}
         for each in () if self.vm.effects.graph_warns else given_warnings:

@@ -8,6 +8,7 @@ is needed. (The node protocol: c10/core/SymNodeImpl.h in PyTorch.)
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 import numbers
@@ -25,6 +26,7 @@ from smelt.graph.ir.sym_bool import SymbolicPredicate, both, compare, either, op
 from smelt.shapes.assumptions import Assumptions
 from smelt.shapes.real import Real, make
 from smelt.shapes.size import IntLike, Size, known_equal, lowest
+from smelt.shapes.unbacked import is_unbacked
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 SYMBOLIC_CLASSES = classes(*SYMBOLIC)
@@ -119,10 +121,16 @@ class SizeNode:
         return SizeNode(number, float)
 
     def str(self) -> str:
+        """Returns the text for a message of C++ code. Most are never shown: functions write the text of an error before
+        they check for it. Therefore, the size is specialized by `Assumptions.pin_written` once a message is shown.
+        """
+        if isinstance(self.value, Size) and not is_unbacked(self.value):
+            return self.value.owner.write(self.value)
+        return self._graph_repr()
+
+    def _graph_repr(self) -> builtins.str:
         """Returns the text for a program that prints it: the text of the number, to which the size is specialized."""
         return repr(self.number())
-
-    _graph_repr = str
 
     def number(self) -> Any:
         """Returns the plain number, to which a size is specialized."""
