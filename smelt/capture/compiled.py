@@ -21,7 +21,7 @@ from smelt.base.options import Options
 from smelt.capture import _native as native
 from smelt.capture import hook
 from smelt.capture.core import compiler_marks, policy
-from smelt.capture.core.breaks import Break
+from smelt.capture.core.breaks import ROOT, Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.interposed import comes_between
 from smelt.capture.core.registry import special
@@ -133,7 +133,7 @@ def _function_and_self(fn: Callable[..., object]) -> tuple[Callable[..., object]
     if isinstance(fn, (FunctionType, BuiltinFunctionType, torch.nn.Module)):
         return fn, None
     called = type(fn).__call__
-    return (called if _has_frame(called) else eval(compile(_CALLS_FIRST, "<smelt root>", "eval"))), fn
+    return (called if _has_frame(called) else _named(eval(compile(_CALLS_FIRST, ROOT, "eval")), fn)), fn
 
 
 def _has_frame(fn: Callable[..., object]) -> bool:
@@ -147,12 +147,25 @@ def _in_steps(fn: Callable[..., object]) -> str:
     return "coroutine" if inspect.iscoroutinefunction(fn) else "generator" if inspect.isgeneratorfunction(fn) else ""
 
 
-def _with_frame(fn: Callable[..., object]) -> Callable[..., object]:
-    """`fn`, wrapped in a Python function if it has no frame that capture would compile."""
+def _with_frame(fn: Callable[..., object], receiver: object) -> Callable[..., object]:
+    """`fn`, wrapped in a Python function if it has no frame that capture would compile.
+
+    Args:
+        receiver: the object that `fn` is a method of; None for other functions.
+    """
     if isinstance(fn, torch.nn.Module):
         # `nn.Module.compile()` stored a call through torch.compile in `_compiled_call_impl`
         return fn if fn.__dict__.get("_compiled_call_impl") is None else fn._call_impl
-    return fn if _has_frame(fn) else eval(compile(_CALLS, "<smelt root>", "eval"))(fn)
+    if _has_frame(fn):
+        return fn
+    return _named(eval(compile(_CALLS, ROOT, "eval"))(fn), fn if receiver is None else receiver)
+
+
+def _named(caller: FunctionType, called: object) -> FunctionType:
+    """The function with the name by which messages call it: that of the callable, or of the callable's class."""
+    name = getattr(called, "__qualname__", type(called).__qualname__)
+    caller.__code__ = caller.__code__.replace(co_name=name.rpartition(".")[2], co_qualname=name)
+    return caller
 
 
 def _region(
@@ -218,7 +231,7 @@ def compile_callable(
     session = new_session(compile_graph, options or Options()) if beside is None else beside._smelt_session
 
     body = _in_steps(fn if isinstance(fn, functools.partial) else function)
-    compiled = _region(_with_frame(function), function, body, session)
+    compiled = _region(_with_frame(function, receiver), function, body, session)
     target = fn if isinstance(fn, (FunctionType, MethodType)) else type(fn).__call__
     out: Any = functools.wraps(target)(compiled)
     out._smelt_session = session

@@ -106,6 +106,10 @@ class At:
         return on_one_line(f"{self.code.co_filename}:{self.line}")
 
 
+ROOT = "<smelt root>"
+"""The file name of the code that calls a compiled callable without a frame of its own; it is no line of the user's."""
+
+
 @dataclass(frozen=True)
 class BreakReason:
     """One graph break as `explain` and `fullgraph` show it."""

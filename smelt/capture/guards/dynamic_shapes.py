@@ -222,10 +222,10 @@ class Sizes:
                 equal.append((source, first[symbol]))
             else:
                 first[symbol] = source
-        conditions = [_range(symbol) for symbol in first]
-        conditions += [str(fact) for fact in self.owner.assumed]
+        conditions = [(_range(symbol), "") for symbol in first]
+        conditions += [(str(fact), fact.reason) for fact in self.owner.assumed]
         names = {symbol.name: source for symbol, source in first.items()} | self.reals
-        guards.sizes(names, equal, conditions or ["True"])
+        guards.sizes(names, equal, conditions or [("True", "")])
 
     def origin(self, symbol: Symbol | Real) -> tuple[Source, Source]:
         """The source of the input that contains a symbol, and the source of the number itself."""

@@ -5,6 +5,7 @@ The log of recompiles, `stats()["recompile_reasons"]`, stances and the warning a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -67,10 +68,37 @@ def what_changed(
         locations = [p for (i, _, _), p in zip(guards.checks, guards.locations, strict=True) if i == index]
         return GuardFailure(source.text, "there", "missing", str(locations[0] or "") if locations else "", source)
     fetch, kind, operand = evaluated.checks[index]
+    fact = _false_fact(operand, evaluated, slots, globals, function) if kind == native.PYTHON else None
+    if fact is not None:
+        return fact
     subject = guards.sources[fetch] if fetch >= 0 else None
     at = str(guards.locations[index] or "")
     change = _DESCRIBED.get(kind, _plain)(subject, operand, found, guards)
     return GuardFailure(change.subject, change.before, change.now, at, subject, change.dim)
+
+
+def _false_fact(
+    operand: object,
+    evaluated: native.Guards,
+    slots: Sequence[object],
+    globals: dict[str, object],
+    function: FunctionType | None,
+) -> GuardFailure | None:
+    """The first false fact of a check of sizes, with the sizes in it; None for other checks."""
+    fn, indices = operand[:2] if isinstance(operand, tuple) else (operand, ())
+    facts = getattr(fn, "facts", None)
+    if facts is None:
+        return None
+    fetched = native.Guards(evaluated.fetches[: max(indices) + 1], (), indices).check(slots, globals, function)
+    if fetched is None:
+        return None
+    names = fn.__code__.co_varnames[: fn.__code__.co_argcount]
+    values = dict(zip(names, fetched, strict=True))
+    for fact in facts:
+        if not eval(fact.text, {}, values):
+            numbers = re.sub(r"\b[a-z]\d+\b", lambda name: value_text(values.get(name[0], name[0])), fact.text)
+            return GuardFailure(fact.shown, "True", f"False ({numbers})", fact.reason)
+    return None
 
 
 class Change(NamedTuple):

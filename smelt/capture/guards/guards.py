@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,7 +17,7 @@ from smelt.base import torch_c
 from smelt.base.class_tables import classes, isinstance
 from smelt.base.text import on_one_line
 from smelt.capture import _native as native
-from smelt.capture.core.breaks import At
+from smelt.capture.core.breaks import ROOT, At
 from smelt.capture.core.interface import Args
 from smelt.capture.core.sources import Source
 from smelt.capture.guards.flag import Flag
@@ -33,13 +33,29 @@ Check = tuple[Source, int, Any]
 _BY_VALUE = classes(int, str, bool)
 
 
-def _size_function(names: list[str], conditions: Sequence[tuple[object, str, str]]) -> object:
-    """A function of the sizes `names` that returns whether all conditions are true; each is (program, Python
-    expression, text shown to the user)."""
+class SizeFact(NamedTuple):
+    """A condition over sizes.
+
+    Attributes:
+        program: the steps that C evaluates; None if only Python can.
+        text: Python expression over the names of the sizes.
+        shown: the expression as the user would write it.
+        reason: the user's line that needed it; "" if no line did.
+    """
+
+    program: tuple[int, ...] | None
+    text: str
+    shown: str
+    reason: str
+
+
+def _size_function(names: list[str], facts: Sequence[SizeFact]) -> object:
+    """A function of the sizes `names` that returns whether all facts are true."""
     scope: dict[str, Any] = {}
-    text = " and ".join(f"({text})" for _, text, _ in conditions)
+    text = " and ".join(f"({fact.text})" for fact in facts)
     exec(f"def sizes({', '.join(names)}):\n    return {text}\n", scope)
-    scope["sizes"].__name__ = " and ".join(shown for _, _, shown in conditions)
+    scope["sizes"].__name__ = " and ".join(fact.shown for fact in facts)
+    scope["sizes"].facts = tuple(facts)
     scope["sizes"].reader_arguments = names, text  # from which an artefact rebuilds the function
     return scope["sizes"]
 
@@ -104,7 +120,8 @@ class GuardList:
         if key not in self._known:
             self._known.add(key)
             self.checks.append((index, kind, operand))
-            self.locations.append(self._where())
+            at = self._where()
+            self.locations.append(None if at is not None and at.code.co_filename == ROOT else at)
 
     def same(self, a: Source, b: Source) -> None:
         """Guard that both sources give one object."""
@@ -138,22 +155,29 @@ class GuardList:
         """
         self._joint_checks.setdefault(fn, []).append(source)
 
-    def sizes(self, names: dict[str, Source], equal: list[tuple[Source, Source]], conditions: list[str]) -> None:
-        """Guard conditions over sizes. `names` has the source of each symbol; `equal` lists pairs of sizes that must be
-        equal."""
+    def sizes(
+        self, names: dict[str, Source], equal: list[tuple[Source, Source]], conditions: list[tuple[str, str]]
+    ) -> None:
+        """Guard conditions over sizes.
+
+        Args:
+            names: symbol -> its source.
+            equal: pairs of sizes that must be equal.
+            conditions: (Python expression over the symbols, the user's line that needed it or "").
+        """
         indices = tuple(sorted(set(map(self.fetch, (*names.values(), *itertools.chain(*equal))))))
         variable = {index: f"v{index}" for index in indices} | {self.fetch(s): name for name, s in names.items()}
         index_of = {variable[index]: i for i, index in enumerate(indices)}
         comparisons = [
-            (f"{variable[self.fetch(a)]} == {variable[self.fetch(b)]}", f"{a.text} == {b.text}") for a, b in equal
+            (f"{variable[self.fetch(a)]} == {variable[self.fetch(b)]}", f"{a.text} == {b.text}", "") for a, b in equal
         ]
-        comparisons += [(c, substitute_names(c, _texts(names))) for c in conditions]
-        programs = [(size_program(text, index_of), text, shown) for text, shown in comparisons]
-        in_c = [each for each in programs if each[0] is not None]
+        comparisons += [(c, substitute_names(c, _texts(names)), reason) for c, reason in conditions]
+        facts = [SizeFact(size_program(text, index_of), text, shown, reason) for text, shown, reason in comparisons]
+        in_c = [each for each in facts if each.program is not None]
         if in_c:
-            program = tuple(itertools.chain.from_iterable(steps or () for steps, _, _ in in_c))
+            program = tuple(itertools.chain.from_iterable(each.program or () for each in in_c))
             self._add(indices[-1], native.PYTHON, (_size_function([*index_of], in_c), indices, program))
-        others = [each for each in programs if each[0] is None]
+        others = [each for each in facts if each.program is None]
         if others:
             self._add(indices[-1], native.PYTHON, (_size_function([*index_of], others), indices))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import warnings
 from typing import Any
@@ -115,3 +116,37 @@ def test_the_limit_names_the_guard_that_kept_failing():
             assert torch.equal(run(X, k, m), X * k + m)
     (message,) = [str(w.message) for w in caught if issubclass(w.category, SmeltWarning)]
     assert "the guard on k failed 3 times, for 1, 2, 3, 4  # " in message and "test_guard_failures.py:" in message
+
+
+def test_of_facts_about_sizes_the_false_one_is_told_with_its_sizes_and_line():
+    def run(x, y):
+        if x.shape[0] > 4 and y.shape[1] % 2 == 0:
+            return x.sum() + y.sum()
+        return x.sum() - y.sum()
+
+    reset_stats()
+    run = compiled(run, dynamic=True)
+    run(torch.ones(6, 3), torch.ones(5, 8))
+    run(torch.ones(7, 3), torch.ones(5, 9))
+    run(torch.ones(2, 3), torch.ones(5, 8))
+    reasons = [reason.split(": ", 1)[1] for reason in stats()["recompile_reasons"]]
+    assert reasons[0].startswith("(y.shape[1] % 2) == 0 was True, is False ((9 % 2) == 0)  # "), reasons
+    assert "test_guard_failures.py:" in reasons[0]
+    assert reasons[1].startswith("5 <= x.shape[0] was True, is False (5 <= 2)"), reasons
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (lambda: nn.Sequential(nn.Linear(3, 3))._call_impl, "Sequential"),
+        (lambda: torch.sin, "_VariableFunctionsClass.sin"),
+        (lambda: functools.partial(torch.add, 1), "partial"),
+    ],
+)
+def test_callables_without_a_frame_of_their_own_are_called_by_their_names(made, name):
+    reset_stats()
+    run = compiled(made(), dynamic=False)
+    run(torch.ones(2, 3))
+    run(torch.ones(4, 3))
+    (reason,) = stats()["recompile_reasons"]
+    assert reason.split(": ", 1)[0] == name and reason.endswith(".shape[0] was 2, is 4")
