@@ -28,7 +28,7 @@ from smelt.compiled_module import (
     when_compiled,
 )
 from smelt.driver import compile_graph
-from smelt.integrations.lightning import take_functions
+from smelt.integrations import accelerate_models, lightning
 
 NOT_GIVEN: Any = object()
 """Default of the argument `model` of `compile`, which then returns a decorator."""
@@ -82,6 +82,7 @@ def compile(
     if disable:
         return model
     if isinstance(model, nn.Module):
+        accelerate_models.take_functions()
         module = original_of(model)
         call = capture.compile_callable(module, compile_graph, chosen)
         if chosen.backend == "smelt":  # a backend of the user's own is called for each module
@@ -101,7 +102,7 @@ def compiled_again(module: nn.Module, kwargs: Mapping[str, Any]) -> Any:
     return compile(module, **kwargs)
 
 
-when_compiled(take_functions)
+when_compiled(lightning.take_functions)
 
 
 def explain(
