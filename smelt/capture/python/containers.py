@@ -15,7 +15,7 @@ from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError, is_programs, user, user_raise
 from smelt.capture.core.foreign_memory import refuse_windows
 from smelt.capture.core.generators import TracedGenerator
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import NO_OVERRIDE, Interpreter
 from smelt.capture.core.prologue_value import PrologueValue, values_in
 from smelt.capture.core.sources import Source, sequence_item
 from smelt.capture.core.values import LEAVES, is_equal_to_itself
@@ -120,6 +120,8 @@ def _tensor_item(vm: Interpreter, obj: object, key: object) -> object:
     replaced = python_method(vm, obj, "__getitem__") if type(obj) is TraceTensor else None
     if replaced is not None:
         return vm.call(replaced, (obj, key), {})
+    if vm.subclasses.present and (out := vm.subclasses.intercept(operator.getitem, (obj, key), {})) is not NO_OVERRIDE:
+        return out  # the index is of a subclass
     item = unknown_item(vm, obj, key) if type(obj) is TraceTensor and has_symint(key) else NotImplemented
     if item is not NotImplemented:
         return item
@@ -229,12 +231,18 @@ def _class_item(vm: Interpreter, cls: type, key: object) -> object:
     return vm.native(operator.getitem, cls, key)
 
 
+def _store_tensor_item(vm: Interpreter, obj: TraceTensor, key: object, value: object) -> None:
+    if vm.subclasses.present and vm.subclasses.intercept(operator.setitem, (obj, key, value), {}) is not NO_OVERRIDE:
+        return  # the index or the value is of a subclass
+    if not has_symint(key) or not set_unknown_item(vm, obj, key, value):
+        vm.tensors.run(operator.setitem, (obj, tensor_key(vm, obj, key), value), {})
+
+
 def store_item(vm: Interpreter, obj: object, key: object, value: object) -> None:
     """`obj[key] = value`"""
     vm.work += 1
     if type(obj) is TraceTensor and python_method(vm, obj, "__setitem__") is None:
-        if not has_symint(key) or not set_unknown_item(vm, obj, key, value):
-            vm.tensors.run(operator.setitem, (obj, tensor_key(vm, obj, key), value), {})
+        _store_tensor_item(vm, obj, key, value)
         return
     if type(obj) is PrologueValue:
         vm.prologue.run(operator.setitem, (obj, key, value), {})

@@ -159,6 +159,16 @@ def test_an_instance_made_of_an_argument_leaves_the_argument_as_it_is():
     assert type(given) is torch.Tensor and type(made) is Plain and made.data_ptr() == given.data_ptr()
 
 
+def test_indices_and_values_of_a_subclass_in_a_plain_tensor():
+    def write(a, v):
+        a[0] = v
+        a[a > 4] = 0.0
+        return a
+
+    check(lambda a, i: (torch.arange(10)[i], a[i > 1]), lambda: (x(), torch.tensor([1, 2]).as_subclass(Logged)))
+    check(write, lambda: (x(), torch.ones(3).as_subclass(Logged)))
+
+
 def test_attributes_are_set_and_deleted():
     def change(a):
         b = WithUnit(a, "m")
