@@ -64,10 +64,14 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "subclasses": ("core", "python", "tensors"),
         "calls": ("core", "python", "tensors", "prologue"),
         "control_flow": ("core", "python", "tensors"),
+        "equal_calls": ("core", "tensors"),
         "torch": ("core", "guards", "python", "tensors", "prologue", "calls", "control_flow"),
         "opcodes": ("core", "python", "calls", "control_flow"),
         "residual": ("core", "python", "tensors", "prologue", "calls", "torch"),
-        "": ("core", "guards", "python", "tensors", "prologue", "subclasses", "calls", "torch", "opcodes", "residual"),
+        "": (
+            *("core", "guards", "python", "tensors", "prologue", "subclasses", "calls", "equal_calls", "torch"),
+            *("opcodes", "residual"),
+        ),
     },
     "prims": {
         "": (),

@@ -40,6 +40,7 @@ from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import ATTR, CALL, READ
 from smelt.capture.core.sources import Source
 from smelt.capture.core.state import NO_VALUES, Control, PythonState, ValuePolicy
+from smelt.capture.equal_calls.calls import EqualCalls
 from smelt.capture.guards.dynamic_shapes import SiteProfile, Sizes
 from smelt.capture.guards.guards import GuardList
 from smelt.capture.prologue.ops import call as call_in_prologue
@@ -79,6 +80,7 @@ class Interpreter:
         subclasses: the tensors whose class is a subclass.
         effects: the deferred writes to external objects.
         compared, observed, finalizers: conditions that follow from comparisons, reads and destructions of objects.
+        equal_calls: the calls of modules that calls of equal modules copy.
         prologue: the operations that Python computes before the graph runs.
         ambient: the modes of the thread.
         guards: the guards on the program's objects.
@@ -116,6 +118,7 @@ class Interpreter:
         self.step = 0
         self.reads: dict[tuple[int, str], Any] = {}
         self.step_counts = StepCounts(self)
+        self.equal_calls = EqualCalls(self, allowed=plan.copies)
         self._globals: dict[int, Source] = {}
         self._kept: list[object] = []
 
@@ -129,6 +132,7 @@ class Interpreter:
         self.finalizers.release()
         self.tensors.release()
         self.compared.release()
+        self.equal_calls.release()
         self.outermost.release()
         self.subclasses.release()
 
@@ -147,7 +151,7 @@ class Interpreter:
         out.frames, out.python.module_depths = self.frames[:], self.python.module_depths[:]
         out.effects.graph_warns = self.effects.graph_warns
         out.effects.graph_repeats_writes = self.effects.graph_repeats_writes
-        out.control.branches = out.prologue.allowed = False
+        out.control.branches = out.prologue.allowed = out.equal_calls.allowed = False
         out.control.refused, out.control.pinned = self.control.refused, self.control.pinned
         return out
 

@@ -656,6 +656,7 @@ class Session(Diagnostics):
     def _start(self, vm: Interpreter, code: CodeType, function: FunctionType, read: Reader) -> Frame:
         names = slot_names(code)
         self._begin(vm, read)
+        vm.equal_calls.begin(code)
         values: list[Any] = [Unread(v, sources.local(i, names[i])) for i, v in enumerate(read.slots)]
         values += [native.NULL] * (len(names) - len(values))
         frame = Frame(code, decoding.decode(code), values, read.globals, function)
@@ -679,6 +680,7 @@ class Session(Diagnostics):
         code = point.code
         names = [*slot_names(code), *(f"stack{i}" for i in range(point.depth))]
         self._begin(vm, read)
+        vm.equal_calls.begin(code)
         width = len(names) - point.depth
         values = [self._slot_value(vm, v, sources.local(i, names[i]), i < width) for i, v in enumerate(read.slots)]
         frame = Frame(code, decoding.decode(code), values[:width], read.globals, read.function)

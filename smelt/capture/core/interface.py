@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     import torch
     from numpy import ndarray
-    from torch import fx
+    from torch import fx, nn
     from torch.utils._pytree import PyTree
 
     from smelt.capture import _native as native
@@ -209,6 +209,13 @@ class Compared(Protocol):
     def read_nan(self, value: object, source: Source) -> None:
         """Note an external NaN; guards accept any other NaN until `ask_nan`."""
 
+    @property
+    def sources(self) -> list[Source]:
+        """The sources of the objects whose identities may matter."""
+
+    def describe_state(self) -> tuple[object, ...]:
+        """What was compared so far; an equal description follows as long as no other object is compared."""
+
     def ask_nan(self, *values: object) -> None:
         """If all of these are NaN, guard their identities, because the program depends on them."""
 
@@ -276,6 +283,12 @@ class Guards(Protocol):
     instances: bool
 
     noted: list[tuple[Source, int, Any]] | None
+    sources: list[Source]
+    fetches: list[tuple[int, int, Any]]
+    checks: list[tuple[int, int, Any]]
+    locations: list[At | None]
+    joint_checks: dict[Callable[..., bool], list[Source]]
+    blamed: tuple[At | None, ...]
 
     def fetch(self, source: Source) -> int:
         """The index of a source among the fetches; equal sources share one."""
@@ -367,6 +380,9 @@ class Speculation(Protocol):
 
     allowed: bool
     assume_values: bool
+
+    def assumes(self, node: fx.Node) -> bool:
+        """Whether something about the node's value was assumed."""
 
     def value(self, tensor: TraceTensor) -> torch.Tensor | None:
         """A real tensor with the known or assumed values of `tensor`; None if they stay unknown."""
@@ -500,6 +516,12 @@ class Tensors(Protocol):
 
     def release(self) -> None:
         """Drop the references to the program's tensors."""
+
+    def is_special(self, tensor: TraceTensor) -> bool:
+        """Whether writes to the tensor are refused, or the program made it a leaf."""
+
+    def describe_state(self) -> tuple[object, ...]:
+        """What was noted besides nodes and tensors; equal descriptions follow as long as nothing else is noted."""
 
     def handle(self, value: object) -> Any:
         """The trace tensor of a real tensor that is an input; any other value unchanged."""
@@ -835,6 +857,19 @@ NO_OVERRIDE = object()
 """Result of `Subclasses.intercept` for calls that no `__torch_function__` gets."""
 
 
+class EqualCalls(Protocol):
+    """Calls of equal modules (`equal_calls.calls.EqualCalls`)."""
+
+    def begin(self, code: CodeType) -> None:
+        """Begin the capture of a frame; calls are not copied if its code seems to compute gradients."""
+
+    def call(self, module: nn.Module, args: Args, kwargs: Kwargs, interpret: Callable[[], object]) -> object:
+        """The result of calling a module without hooks: by a copy of an earlier call, or else by `interpret`."""
+
+    def require_history(self) -> None:
+        """Start over without copies if there are any: their tensors have no autograd history of their own."""
+
+
 class Interpreter(Protocol):
     """One capture of one frame; the docstring of `capture.interpreter.Interpreter` explains the attributes."""
 
@@ -869,6 +904,8 @@ class Interpreter(Protocol):
     def observed(self) -> Observed: ...
     @property
     def finalizers(self) -> Finalizers: ...
+    @property
+    def equal_calls(self) -> EqualCalls: ...
     @property
     def step_counts(self) -> Callable[[torch.Tensor, Source], Any]: ...
 

@@ -1,7 +1,7 @@
 """Capture plans: the permissions of one attempt to capture a frame. A failed attempt leads to a weaker plan.
 
 Plans are ordered: a weaker plan lacks a permission of the other, or has the same permissions and assumes values sooner
-or stops earlier. The permissions are three switches and three finite sets (branches, numbers, functions of the
+or stops earlier. The permissions are four switches and three finite sets (branches, numbers, functions of the
 program), and a capture stops only at an instruction that it has reached. Therefore every chain of weaker plans is
 finite, and so is the sequence of attempts.
 """
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 Site = tuple[int, int]
 """An instruction: (id of its code object, index)."""
 
-Permission = Literal["symbols", "checks", "repeats"]
+Permission = Literal["symbols", "checks", "repeats", "copies"]
+_SWITCHES: tuple[Permission, ...] = ("symbols", "checks", "repeats", "copies")
 TO_THE_END = -1
 
 
@@ -31,6 +32,7 @@ class CapturePlan:
             tensors.
         checks: a branch that only raises may become a check of the graph.
         repeats: if the graph raises an error, its frame may be rerun in eager.
+        copies: calls of equal modules may be copied from earlier ones.
         refused: data-dependent branches that must not become nodes of the graph.
         pinned: instructions that need the value of a prologue number, which is then assumed and guarded.
         functions: identities of classes of custom autograd functions that must not become nodes of the graph.
@@ -44,6 +46,7 @@ class CapturePlan:
     symbols: bool = True
     checks: bool = True
     repeats: bool = True
+    copies: bool = True
     refused: frozenset[Site] = frozenset()
     pinned: frozenset[Site] = frozenset()
     functions: frozenset[int] = frozenset()
@@ -55,11 +58,12 @@ class CapturePlan:
     # -- weaker plans -----------------------------------------------------------------------------------------------
 
     def without(self, permission: Permission, why: str) -> CapturePlan:
-        """A plan to start over without the permission `symbols`, `checks` or `repeats`."""
+        """A plan to start over without one of the permissions."""
         return CapturePlan(
             symbols=self.symbols and permission != "symbols",
             checks=self.checks and permission != "checks",
             repeats=self.repeats and permission != "repeats",
+            copies=self.copies and permission != "copies",
             refused=self.refused,
             pinned=self.pinned,
             functions=self.functions,
@@ -94,7 +98,7 @@ class CapturePlan:
         """Whether the plan is strictly weaker: it has fewer permissions, or the same ones and assumes sooner or stops
         earlier."""
         if self.lasting() != other.lasting():
-            switches = self.symbols <= other.symbols and self.checks <= other.checks and self.repeats <= other.repeats
+            switches = all(vars(self)[name] <= vars(other)[name] for name in _SWITCHES)
             sets = ((self.refused, other.refused), (self.pinned, other.pinned), (self.functions, other.functions))
             return switches and all(mine >= others for mine, others in sets)
         return (self.reads_first, self._end()) < (other.reads_first, other._end())
@@ -104,7 +108,7 @@ class CapturePlan:
 
     def difference_from(self, before: CapturePlan) -> str:
         """Text that lists the permissions of the previous plan that this plan lacks, with the reason."""
-        lost = [f"without {name}" for name in ("symbols", "checks", "repeats") if vars(self)[name] < vars(before)[name]]
+        lost = [f"without {name}" for name in _SWITCHES if vars(self)[name] < vars(before)[name]]
         if self.refused > before.refused:
             lost.append(f"with {_counted(len(self.refused - before.refused), 'branch', 'branches')} less as nodes")
         if self.pinned > before.pinned:

@@ -65,8 +65,11 @@ class GuardList:
 
     Attributes:
         sources: the source of each fetch.
+        fetches: each fetch as (index of its parent or -1, kind, key).
+        joint_checks: for each condition on many values, the sources of the values.
         checks: (fetch index, kind, operand); a tensor guard's operand is the example tensor until `finish`.
         locations: for each check, the line of the user's code that needed it; `where()` returns the present line.
+        blamed: the line, if any, that needs the checks which are added; empty: it is the present one.
         noted: if not None, a list that also collects all checks on values, including duplicates.
         hash_order: whether the program depends on the order of a set that differs between processes, or on a hash.
         instances: whether one of the tensors is an instance of a subclass, whose code guards must not call.
@@ -78,15 +81,16 @@ class GuardList:
         self.checks: list[tuple[int, int, Any]] = []
         self.locations: list[At | None] = []
         self.noted: list[Check] | None = None
+        self.blamed: tuple[At | None, ...] = ()
         self._where: Callable[[], At | None] = where or _nowhere
         self.hash_order = False
         self.address_order = self.instances = False
-        self._fetches: list[tuple[int, int, Any]] = []
+        self.fetches: list[tuple[int, int, Any]] = []
         self._by_source: dict[Source, int] = {}
         self._by_step: dict[tuple[Any, ...], int] = {}
         self._known: set[tuple[Any, ...]] = set()
         self._flags: set[tuple[Any, ...]] = set()
-        self._joint_checks: dict[Callable[..., bool], list[Source]] = {}
+        self.joint_checks: dict[Callable[..., bool], list[Source]] = {}
 
     def fetch(self, source: Source) -> int:
         """The index of a source among the fetches; equal sources share one."""
@@ -98,8 +102,8 @@ class GuardList:
         step = (parent, source.kind, id(type(key)), key if type(key) in _BY_VALUE else _key(key))
         index = self._by_step.get(step)
         if index is None:
-            index = self._by_step[step] = len(self._fetches)
-            self._fetches.append((parent, source.kind, key))
+            index = self._by_step[step] = len(self.fetches)
+            self.fetches.append((parent, source.kind, key))
             self.sources.append(source)
         self._by_source[source] = index
         return index
@@ -120,7 +124,7 @@ class GuardList:
         if key not in self._known:
             self._known.add(key)
             self.checks.append((index, kind, operand))
-            at = self._where()
+            at = self.blamed[0] if self.blamed else self._where()
             self.locations.append(None if at is not None and at.code.co_filename == ROOT else at)
 
     def same(self, a: Source, b: Source) -> None:
@@ -153,7 +157,7 @@ class GuardList:
         """Add a source to those of `fn`. The guard calls `fn` once, with the values of all sources added for it, and
         requires that the result is true.
         """
-        self._joint_checks.setdefault(fn, []).append(source)
+        self.joint_checks.setdefault(fn, []).append(source)
 
     def sizes(
         self, names: dict[str, Source], equal: list[tuple[Source, Source]], conditions: list[tuple[str, str]]
@@ -194,7 +198,7 @@ class GuardList:
 
     def finish(self, outputs: Iterable[int]) -> native.Guards:
         """The guards in the form that C evaluates; `outputs` are the fetches that residual code needs."""
-        for fn, given in self._joint_checks.items():
+        for fn, given in self.joint_checks.items():
             self.python(fn, given, getattr(fn, "shortcut", None))
         if self.instances:
             calls = [k == native.PYTHON and isinstance(o, tuple) for _, k, o in self.checks]
@@ -207,7 +211,7 @@ class GuardList:
             (index, kind, _shared(specs, _tensor_spec(operand)) if kind == native.TENSOR else operand)
             for index, kind, operand in self.checks
         ]
-        guards = native.Guards(self._fetches, checks, list(outputs))
+        guards = native.Guards(self.fetches, checks, list(outputs))
         # the fields for printing must not keep the capture or its tensors alive
         self._where = _nowhere
         self.checks = [(i, k, TensorText(_described(o)) if k == native.TENSOR else o) for i, k, o in self.checks]

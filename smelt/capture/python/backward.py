@@ -72,6 +72,7 @@ def _of_tensors(
     grad_variables: object = None,
     inputs: object = None,
 ) -> None:
+    vm.equal_calls.require_history()
     refuse_pieces(vm, "backward()")
     if create_graph or grad_variables is not None:
         raise Break("backward(create_graph=True)", "gradients that have a history of their own stay outside a graph")

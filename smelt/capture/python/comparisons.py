@@ -113,6 +113,15 @@ class Compared:
         elif source.kind != PROLOGUE and (type(value) is TraceTensor or _is_by_identity(value)):
             self._objects[id(value)] = value, source
 
+    @property
+    def sources(self) -> list[Source]:
+        """The sources of the objects whose identities may matter."""
+        return [source for _, source in (*self._objects.values(), *self._nans)]
+
+    def describe_state(self) -> tuple[object, ...]:
+        """What was compared so far; an equal description follows as long as no other object is compared."""
+        return len(self._objects), len(self._functions), len(self._nans), self._guards_nans, self._by_address
+
     def read_nan(self, value: object, source: Source) -> None:
         """Record an external NaN: guards accept any other NaN until the program depends on the object's identity."""
         self._nans.append((value, source))

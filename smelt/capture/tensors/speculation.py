@@ -103,6 +103,14 @@ class Speculation:
         self._assumed: dict[tuple[fx.Node, Callable[..., object], int], AssumedValue] = {}
         self._needed: set[fx.Node] = set()
 
+    def describe_state(self) -> tuple[int, ...]:
+        """How many values were assumed so far."""
+        return len(self._assumed), len(self._needed), self._times.total()
+
+    def assumes(self, node: fx.Node) -> bool:
+        """Whether something about the node's value was assumed."""
+        return any(assumed.node is node for assumed in self._assumed.values())
+
     def value(self, tensor: TraceTensor) -> torch.Tensor | None:
         """A real tensor with the known or assumed values of `tensor`; None if they stay unknown."""
         known = known_value(tensor)

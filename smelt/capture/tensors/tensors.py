@@ -170,6 +170,17 @@ class Tensors:
         self.computed.clear()
         self.kept_roots.clear()
 
+    def is_special(self, tensor: TraceTensor) -> bool:
+        """Whether writes to the tensor are refused, or the program made it a leaf."""
+        return id(tensor) in self._made_leaves or id(tensor.storage_view.storage) in self._shared
+
+    def describe_state(self) -> tuple[object, ...]:
+        """What was noted besides nodes and tensors; equal descriptions follow as long as nothing else is noted."""
+        flags = self.asserts, self.caught, self.guarded, self.read_guarded, self.redraws
+        tables = (self.drawing_otherwise, self.inner, self._made_leaves, self._shared, self.spent, self.kept_roots)
+        others = self.named, self.computed, self.reads.found
+        return (*flags, *map(len, (*tables, *others)), self.speculation.describe_state())
+
     # -- identity -------------------------------------------------------------------------------------------------
 
     def handle(self, value: object) -> object:

@@ -23,6 +23,7 @@ def grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     Raises:
         Break: the history continues in computations that were made before the captured function.
     """
+    vm.equal_calls.require_history()
     outputs = vm.effects.plain(args[0] if args else kwargs.get("outputs"))
     refuse_pieces(vm, "torch.autograd.grad")
     heads = [t for t in (outputs if isinstance(outputs, (list, tuple)) else (outputs,)) if type(t) is TraceTensor]

@@ -41,10 +41,14 @@ def call_impl(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         vm.guards.check(source_of_hooks, native.LEN, 0)
     if source is not None:
         vm.guards.check(source, native.MODULE, (None, HOOKS))
+    return vm.equal_calls.call(module, args[1:], kwargs, lambda: _call_forward(vm, module, args[1:], kwargs))
+
+
+def _call_forward(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwargs) -> object:
     forward = vm.load_attr(module, "forward")
     vm.python.module_depths.append(len(vm.frames))
     try:
-        return vm.call(forward, args[1:], kwargs)
+        return vm.call(forward, args, kwargs)
     finally:
         vm.python.module_depths.pop()
 
