@@ -16,7 +16,8 @@ LEFT_OUT = ("bench", "demo")
 FOLDERS = (
     *("", "capture", "capture/core", "capture/guards", "capture/python", "capture/tensors", "capture/prologue"),
     "capture/subclasses",
-    *("capture/calls", "capture/control_flow", "capture/torch", "capture/opcodes", "capture/residual"),
+    *("capture/calls", "capture/control_flow", "capture/equal_calls", "capture/torch", "capture/opcodes"),
+    "capture/residual",
     *("graph", "graph/ir", "graph/meta_rules", "graph/trace", "graph/nodes"),
     *("autograd", "autograd/trace", "autograd/repeated", "autograd/partition", "autograd/call"),
     *("prims", "prims/kernels", "prims/rules", "prims/rules/layers", "prims/passes"),

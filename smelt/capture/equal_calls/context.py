@@ -32,11 +32,7 @@ def describe(vm: Interpreter, value: Any, found: list[TraceTensor]) -> object:
     """
     kind = type(value)
     if kind is TraceTensor:
-        for index, known in enumerate(found):
-            if known is value:
-                return TraceTensor, index
-        found.append(value)
-        return TraceTensor, len(found) - 1
+        return TraceTensor, _position(value, found)
     if kind in SYMBOLIC_CLASSES:
         return kind, str(from_torch(value))
     if kind in LEAVES:
@@ -45,11 +41,31 @@ def describe(vm: Interpreter, value: Any, found: list[TraceTensor]) -> object:
         return object, id(value)  # an external object; the capture keeps it alive
     if kind is tuple or kind is list:
         return kind, tuple([describe(vm, item, found) for item in value])
-    if kind is dict and all(type(key) is str for key in value):
-        return kind, tuple([(key, describe(vm, item, found)) for key, item in value.items()])
+    if kind is dict:
+        return kind, tuple([(_name(key), describe(vm, item, found)) for key, item in value.items()])
+    return object, _constant(vm, value)
+
+
+def _position(tensor: TraceTensor, found: list[TraceTensor]) -> int:
+    """The tensor's position in `found`, to which it is added if it is new."""
+    for index, known in enumerate(found):
+        if known is tensor:
+            return index
+    found.append(tensor)
+    return len(found) - 1
+
+
+def _name(key: object) -> str:
+    if type(key) is str:
+        return key
+    raise Indescribable
+
+
+def _constant(vm: Interpreter, value: object) -> int:
+    """The identity of a constant that the program has not made."""
     if is_constant(value) and id(value) not in vm.python.created and id(value) not in vm.python.made_classes:
         vm.keep(value)
-        return object, id(value)
+        return id(value)
     raise Indescribable
 
 
@@ -94,7 +110,12 @@ def describe_context(vm: Interpreter) -> tuple[object, ...]:
     effects, tensors, sizes = vm.effects, vm.outermost, vm.sizes
     if vm.tensors is not tensors or tensors.region is not None or vm.control.branching or vm.ambient.dirty:
         raise Indescribable
-    if vm.subclasses.present or vm.observed.targets or len(effects.stores) > _MAX_STORES or effects.containers_changed():
+    if (
+        vm.subclasses.present
+        or vm.observed.targets
+        or len(effects.stores) > _MAX_STORES
+        or effects.containers_changed()
+    ):
         raise Indescribable
     if tensors.reads.known or any(frame.handled for frame in vm.frames) or vm.control.undecided or vm.python.settings:
         raise Indescribable

@@ -833,26 +833,59 @@ def test_numbers_that_were_read_before_the_call(copies) -> None:
         assert torch.equal(run(x), model(x))
 
 
-def test_arrays_and_assumed_values_that_were_read_before_the_call(copies) -> None:
-    class Looks(Block):
-        def forward(self, x):
-            h = self.inner(x) if self.mask.all() else self.inner(x).cos()
-            return x + h * torch.from_numpy(self.array)
+class LooksAtMask(Block):
+    def forward(self, x):
+        return x + (self.inner(x) if self.mask.all() else self.inner(x).cos())
 
-    def looks(self, x):
-        for layer in self.layers:
-            if layer.mask.all():
-                x = x + torch.from_numpy(layer.array)
-            x = layer(x)
-        return x
+    def look(self, x):
+        return x + 1 if self.mask.all() else x
 
-    model = model_of(Looks, looks)
+
+class LooksAtArray(Block):
+    def forward(self, x):
+        return x + self.inner(x) * torch.from_numpy(self.array)
+
+    def look(self, x):
+        return x + torch.from_numpy(self.array)
+
+
+def _looks_before(self, x):
+    for layer in self.layers:
+        x = layer(layer.look(x))
+    return x
+
+
+@pytest.mark.parametrize("block", [LooksAtMask, LooksAtArray])
+def test_values_that_were_read_before_the_call(copies, block: type[Block]) -> None:
+    model = model_of(block, _looks_before)
     for index, layer in enumerate(model.layers):
         layer.mask = torch.tensor([True, index % 3 > 0])
         layer.array = numpy.full(4, index, dtype=numpy.float32)
     run = compiled(model)
     x = torch.ones(2, 4)
     assert torch.equal(run(x), model(x))
+
+
+class Tagged(torch.Tensor):
+    """A subclass of tensors."""
+
+
+class ByClass(Block):
+    def forward(self, x):
+        return x + self.inner(x) * (2 if isinstance(x, Tagged) else 1)
+
+
+def _tagged_for_one(self, x):
+    for index, layer in enumerate(self.layers):
+        x = layer(x.as_subclass(Tagged if index == ODD else torch.Tensor) * 1)
+        x = x.as_subclass(torch.Tensor)
+    return x
+
+
+def test_tensors_of_subclasses(copies) -> None:
+    model = model_of(ByClass, _tagged_for_one)
+    x = torch.ones(2, 4)
+    assert torch.equal(compiled(model)(x), model(x))
 
 
 def test_stages_of_blocks(copies, monkeypatch) -> None:
