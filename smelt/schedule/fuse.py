@@ -7,7 +7,7 @@ if nothing else reads it); a buffer that both read is read once. Every refusal i
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from smelt.loops.ir import Constant, Extern, Input, LoopProgram, Node, Pointwise, Reduction, Scatter
@@ -35,7 +35,8 @@ class Decision:
 class Fused:
     """Groups and other nodes (externs, inputs, constants) by number, the order among them, and every decision.
 
-    `after`: for some stored values, other values for which their kernel waits without reading them.
+    `after`: for some stored values, other values for which their kernel waits without reading them. `often_read`: buffers
+    outside of repeated blocks for which pairs of groups that only read them were not tried, since there are too many.
     """
 
     groups: dict[int, Group]
@@ -44,11 +45,25 @@ class Fused:
     decisions: list[Decision] = field(default_factory=list)
     order: Precedence = field(default_factory=lambda: Precedence({}))
     after: dict[str, list[str]] = field(default_factory=dict)
+    often_read: set[str] = field(default_factory=set)
 
 
-def fuse(program: LoopProgram, real: Realized, names: Names, machine: Machine = CPU) -> Fused:
-    """Form the groups of a program."""
+def fuse(
+    program: LoopProgram,
+    real: Realized,
+    names: Names,
+    machine: Machine = CPU,
+    stands_for: Mapping[str, int] | None = None,
+) -> Fused:
+    """Form the groups of a program.
+
+    Args:
+        stands_for: if repeated blocks were left out of the program: for each value of a block, the number of blocks for
+            which the value's block stands.
+    """
     fusion = _Fusion(program, real, names, machine)
+    if stands_for is not None:
+        fusion.find_often_read(stands_for)
     fusion.run()
     return fusion.result
 
@@ -82,6 +97,14 @@ class _Fusion:
                 self.result.others[position] = node
             self.result.number_of[name] = position
             self.version[position] = 0
+
+    def find_often_read(self, stands_for: Mapping[str, int]) -> None:
+        """Find the buffers outside of repeated blocks that too many groups read if all blocks are counted."""
+        copies = {self.result.number_of[name]: n for name, n in stands_for.items() if name in self.result.number_of}
+        for name, touching in self.touching.items():
+            count = sum(copies.get(number, 1) for number in touching)
+            if name not in stands_for and count > self.machine.fusion.readers:
+                self.result.often_read.add(name)
 
     def _connect(self) -> None:
         numbers = self.result.number_of
@@ -152,7 +175,8 @@ class _Fusion:
         partners: set[int] = set()
         for name in group.accesses:
             touching = self.touching[name]
-            if name in group.members or len(touching) <= self.machine.fusion.readers:
+            few = len(touching) <= self.machine.fusion.readers and name not in self.result.often_read
+            if name in group.members or few:
                 partners |= touching
             elif self.result.number_of[name] in self.groups:
                 partners.add(self.result.number_of[name])

@@ -19,10 +19,9 @@ from smelt.schedule.dependencies import Access, Names
 from smelt.schedule.fuse import Fused, fuse
 from smelt.schedule.group import EqualLayerGroup, Group
 from smelt.schedule.machine import Machine
-from smelt.schedule.realize import Realized, StridedView, metas_of
+from smelt.schedule.realize import Realized, StridedView
 from smelt.schedule.repetition import Repetition, find_repetition, longest_run
 from smelt.schedule.split import PARTIAL_SUFFIX
-from smelt.shapes.size import hint
 
 MAX_PERIOD_BLOCKS = 6
 """Maximum period of the choice of buffers, in blocks: sums over blocks are stored every few blocks."""
@@ -44,24 +43,13 @@ def fuse_blocks(
     if repetition is None:
         return None
     blocks = _Blocks(split, real, repetition)
-    blocks.choose(_least_kept(split, repetition, machine))
+    blocks.choose()
     short = blocks.shortened() if blocks.removed >= MIN_REMOVED_BLOCKS else None
     buffers = blocks.short_buffers(short) if short is not None else None
     if short is None or buffers is None:
         return None
-    return blocks.all_groups(short, fuse(short, buffers, names, machine))
-
-
-def _least_kept(program: LoopProgram, repetition: Repetition, machine: Machine) -> int:
-    """Returns the number of blocks that must remain so that a buffer which all blocks read still has more readers than
-    `readers`, a limit of fusion.
-    """
-    limits = machine.fusion
-    for name, users in program.users().items():
-        if len(users) > limits.readers and name not in repetition.block and not isinstance(program.nodes[name], Extern):
-            if hint(metas_of(program.nodes[name]).nbytes) >= limits.shared_bytes:
-                return limits.readers + 1
-    return 0
+    groups = fuse(short, buffers, names, machine, blocks.stands_for(short))
+    return blocks.all_groups(short, groups, machine.fusion.readers)
 
 
 class _Blocks:
@@ -106,12 +94,8 @@ class _Blocks:
         chain, at = found
         return chain[at + blocks] if 0 <= at + blocks < len(chain) else None
 
-    def choose(self, least: int) -> None:
-        """Find the period, the blocks for which it applies, and the blocks to remove.
-
-        Args:
-            least: minimum number of blocks that must remain.
-        """
+    def choose(self) -> None:
+        """Find the period, the blocks for which it applies, and the blocks to remove."""
         looks: dict[int, set[Hashable]] = {block: set() for block in range(self.first, self.last + 1)}
         for name, block in self.block.items():
             if block in looks:
@@ -122,7 +106,7 @@ class _Blocks:
         length, start, self.period = max(runs, key=lambda run: run[0] - run[2])
         self.first += start
         self.last = self.first + length + self.period - 1
-        kept = max(self.period + 2, -(-least // 2))
+        kept = self.period + 2
         self.pattern = range(self.first + 1, self.first + 1 + self.period)
         removed = (self.last - self.first + 1 - 2 * kept) // self.period * self.period
         self.out = range(self.first + kept, self.first + kept + max(removed, 0))
@@ -192,6 +176,11 @@ class _Blocks:
         strides = {name: stride for name, stride in real.strides.items() if name in nodes}
         return Realized(real.stored & nodes.keys(), strides, views)
 
+    def stands_for(self, short: LoopProgram) -> dict[str, int]:
+        """Returns for each value of a block of the short program the number of blocks for which its block stands."""
+        copies = 1 + self.removed // self.period
+        return {n: copies if self.block[n] in self.pattern else 1 for n in short.nodes if n in self.block}
+
     # the groups
 
     def _inner(self, block: int) -> bool:
@@ -207,8 +196,12 @@ class _Blocks:
         """Whether a block of the short program must have the same groups as the block one period later."""
         return self._inner(block) and self._inner(self._later(block))
 
-    def all_groups(self, short: LoopProgram, fused: Fused) -> Fused | None:
-        """Returns the groups of the whole program; None if the groups of inner blocks differ."""
+    def all_groups(self, short: LoopProgram, fused: Fused, readers: int) -> Fused | None:
+        """Returns the groups of the whole program; None if the groups of inner blocks differ.
+
+        Args:
+            readers: the maximum number of groups that touch a buffer for every pair of them to be tried.
+        """
         drawn = self._drawn()
         if drawn is None or not self._same_groups_in_blocks(fused):
             return None
@@ -229,6 +222,9 @@ class _Blocks:
             for copy, blocks in zip(copies, steps[1:], strict=False):
                 copy.like = EqualLayerGroup(original, streams[blocks])
                 groups[copy.number] = copy
+        touched = Counter(name for group in groups.values() for name in fused.often_read if name in group.accesses)
+        if any(touched[name] <= readers for name in fused.often_read):
+            return None  # fusing the whole program might have tried pairs of these
         return self._fused(fused, dict(sorted(groups.items())), position)
 
     def _copies(self, group: Group, steps: range, position: Mapping[str, int]) -> list[Group] | None:

@@ -14,6 +14,7 @@ import smelt
 from smelt import pipeline
 from smelt.codegen.cpp import host as cpp_host
 from smelt.schedule import plan as plans
+from smelt.schedule.machine import CPU
 from smelt.schedule.order import CycleError
 
 
@@ -174,6 +175,14 @@ def test_the_same_programs(name: str, train: bool):
 def test_a_model_of_few_layers():
     found, whole = both(lambda: Stack([Attention() for _ in range(13)]), sequence())
     assert found.sources == whole.sources and found.alike == 2
+
+
+@pytest.mark.parametrize("layers", [CPU.fusion.readers - 2, CPU.fusion.readers, CPU.fusion.readers + 4])
+def test_a_buffer_that_nearly_too_many_groups_read(layers: int):
+    """Whether pairs of its readers are tried depends on all layers, also on those that are left out."""
+    shared = torch.randn(32, 32)
+    found, whole = both(lambda: Stack([Shared(shared) for _ in range(layers)]), torch.randn(32, 32))
+    assert found.sources == whole.sources
 
 
 def test_symbolic_sizes():
