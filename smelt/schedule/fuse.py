@@ -35,8 +35,9 @@ class Decision:
 class Fused:
     """Groups and other nodes (externs, inputs, constants) by number, the order among them, and every decision.
 
-    `after`: for some stored values, other values for which their kernel waits without reading them. `often_read`: buffers
-    outside of repeated blocks for which pairs of groups that only read them were not tried, since there are too many.
+    `after`: for some stored values, other values for which their kernel waits without reading them. `often_read`:
+    buffers outside of repeated blocks for which pairs of groups that only read them were not tried, since there are too
+    many.
     """
 
     groups: dict[int, Group]
