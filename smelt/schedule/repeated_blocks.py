@@ -222,9 +222,8 @@ class _Blocks:
             for copy, blocks in zip(copies, steps[1:], strict=False):
                 copy.like = EqualLayerGroup(original, streams[blocks])
                 groups[copy.number] = copy
-        touched = Counter(name for group in groups.values() for name in fused.often_read if name in group.accesses)
-        if any(touched[name] <= readers for name in fused.often_read):
-            return None  # fusing the whole program might have tried pairs of these
+        if not _often_touched(fused.often_read, groups.values(), readers):
+            return None
         return self._fused(fused, dict(sorted(groups.items())), position)
 
     def _copies(self, group: Group, steps: range, position: Mapping[str, int]) -> list[Group] | None:
@@ -316,6 +315,14 @@ class _Blocks:
             return None
         number_of |= {node.name: number for number, node in others.items()}
         return Fused(groups, others, number_of, fused.decisions)
+
+
+def _often_touched(names: Collection[str], groups: Collection[Group], readers: int) -> bool:
+    """Whether more than `readers` groups touch each of these buffers. If not, fusing the whole program might have tried
+    pairs of them.
+    """
+    touched = Counter(name for group in groups for name in names if name in group.accesses)
+    return all(touched[name] > readers for name in names)
 
 
 class _Renaming:

@@ -18,6 +18,7 @@ from torch import fx
 from torch.utils.weak import TensorWeakRef
 
 from smelt.autograd.call.unpacked import is_same_view, memory_marks
+from smelt.autograd.trace.call_facts import computed_from, needed, recomputes
 from smelt.autograd.trace.plan import Fresh, Joint, SparseGradient
 from smelt.base._native import heard_from_handlers
 from smelt.base.process_state import preserving
@@ -28,7 +29,6 @@ from smelt.graph.nodes.casts import present_casts, under_casts
 from smelt.graph.nodes.custom_functions import forget_state
 from smelt.graph.nodes.modes import enter_autocast, exit_autocast
 
-aten = torch.ops.aten
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Any]]
 
 
@@ -66,32 +66,19 @@ class DoubleBackward:
     @cached_property
     def recomputes(self) -> bool:
         """Whether nodes of the graph are inside `torch.utils.checkpoint`, which eager runs twice."""
-        return any("checkpoint" in node.meta for node in self.joint.module.graph.nodes)
+        return recomputes(self.joint)
 
     @cached_property
     def needed(self) -> frozenset[int]:
         """Positions of the primals on whose values the gradients depend."""
-        return self._reached(lambda node: False)
+        return needed(self.joint)
 
     @cached_property
     def computed_from(self) -> frozenset[int]:
         """Positions of the primals of `needed` whose values at the forward matter. The others are read only by the
         backward, with the values that they have when it runs.
         """
-        return self._reached(lambda node: node.meta.get("as_saved", "?")[0] in ("input", "alias"))
-
-    def _reached(self, is_end: Callable[[fx.Node], bool]) -> frozenset[int]:
-        """Returns the primals on which the gradients depend through nodes for which `is_end` is false; found in one
-        pass from the last node.
-        """
-        graph = self.joint.module.graph
-        output: Any = graph.output_node().args[0]
-        seen = {node for node in self.joint.split_results(output)[1] if isinstance(node, fx.Node)}
-        for node in reversed(graph.nodes):
-            if node in seen and node.op != "placeholder" and not is_end(node):
-                seen.update(_depends_on(node))
-        primals = [node for node in graph.nodes if node.op == "placeholder"][: self.joint.num_primals]
-        return frozenset(i for i, node in enumerate(primals) if node in seen)
+        return computed_from(self.joint)
 
     @cached_property
     def wanted(self) -> tuple[int, ...]:
@@ -233,22 +220,6 @@ class DoubleBackward:
         node = graph.placeholder(f"tangent_{output}")
         node.meta["val"] = self.joint.tangent_meta(output)
         return node
-
-
-def _depends_on(node: fx.Node) -> list[fx.Node]:
-    """Returns the operands on whose values this node depends. In training, results of batch norm do not depend on the
-    old running statistics, apart from the new ones.
-    """
-    if node.target is operator.getitem and node.args[1] in (3, 4) and _is_batch_norm(node.args[0]):
-        return [node.all_input_nodes[0], *node.all_input_nodes[0].all_input_nodes]
-    if _is_batch_norm(node):
-        return [arg for arg in node.args[:3] if isinstance(arg, fx.Node)]
-    return node.all_input_nodes
-
-
-def _is_batch_norm(node: Any) -> bool:
-    target = aten._native_batch_norm_legit_functional.default
-    return isinstance(node, fx.Node) and node.target is target and bool(node.args[5])
 
 
 class _OnFormerMemory(torch.autograd.Function):

@@ -58,6 +58,18 @@ class Blocks:
         """Returns the number of the block of the call with this index."""
         return (at - self.start) // self.period
 
+    def returned_by_block(self, output: Node) -> dict[int, list[int]]:
+        """Returns for each block that returns values of its calls the positions of these calls in it, in the order in
+        which they are returned.
+        """
+        found: dict[int, list[int]] = {}
+        for value in results_of(output):
+            at = self.index.get(value) if isinstance(value, Node) else None
+            if at is not None:
+                block, position = divmod(at - self.start, self.period)
+                found.setdefault(block, []).append(position)
+        return found
+
 
 def find_blocks(gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> Blocks | None:
     """Returns the repeated blocks of a torch-level graph; None if they are few, or values of many of them are read
@@ -103,6 +115,12 @@ def _seed(calls: Sequence[Node]) -> tuple[int, int] | None:
         return None
     within = [a for a, b in zip(at, at[1:], strict=False) if b - a == period]
     return within[len(within) // 2], period
+
+
+def results_of(output: Node) -> Sequence[Any]:
+    """Returns the results of a graph, given its output node."""
+    results = output.args[0]
+    return results if isinstance(results, (tuple, list)) else (results,)
 
 
 class _Search:
@@ -200,25 +218,30 @@ class _Search:
 
     def is_closed(self, found: Blocks, output: Node) -> bool:
         """Whether only the first and the last block are read from outside of the blocks, and inputs of a block only by
-        it and the next one.
+        it and the next one. All blocks may return values of their own, if they return the same ones.
         """
         inner = range(1, found.count - 1)
-        rest = [*self.calls[: found.start], *self.calls[found.end :], output]
-        for node in rest:
-            for operand in node.all_input_nodes:
-                at = self.index.get(operand)
-                if at is None:
-                    level = found.level.get(operand, -1)
-                else:
-                    level = found.level_at(at)
-                if level in inner:
-                    return False
+        for node in [*self.calls[: found.start], *self.calls[found.end :]]:
+            if any(self.level_of(found, operand) in inner for operand in node.all_input_nodes):
+                return False
+        returned = found.returned_by_block(output)
+        if any(returned.get(k) != returned.get(1) for k in inner):
+            return False
+        results = results_of(output)
+        for node in output.all_input_nodes:
+            if found.level.get(node, -1) in inner or (self.level_of(found, node) in inner and node not in results):
+                return False
         return all(
             0 <= found.level_at(self.index[user]) - level <= 1
             for node, level in found.level.items()
             for user in node.users
             if found.start <= self.index.get(user, -1) < found.end
         )
+
+    def level_of(self, found: Blocks, node: Node) -> int:
+        """Returns the number of the block of a call or an input."""
+        at = self.index.get(node)
+        return found.level.get(node, -1) if at is None else found.level_at(at)
 
 
 def _equal_inputs(one: torch.Tensor, other: torch.Tensor) -> bool:

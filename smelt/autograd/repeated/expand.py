@@ -15,7 +15,9 @@ from torch import fx
 from torch.fx import Node
 
 from smelt.autograd.repeated.places import NAMES, Part, Place, Places, Refused
-from smelt.autograd.repeated.shorten import Short
+from smelt.autograd.repeated.returned import Returned
+from smelt.autograd.repeated.shorten import Result, Short
+from smelt.autograd.trace.call_facts import call_facts
 from smelt.autograd.trace.plan import Constant, Fresh, Joint, Repeated
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.module import Graph, GraphModule
@@ -70,6 +72,7 @@ class _Expansion:
         self.env: dict[Node, Node] = {}
         self.made: dict[Place, Node] = {}
         self.templates: list[int] = []
+        self.facts = call_facts(joint)
 
     def run(self) -> tuple[Joint, fx.GraphModule]:
         self.copy_inputs()
@@ -210,11 +213,13 @@ class _Expansion:
         given = [k for k in joint.gradients if k is not None]
         if given != [*range(len(gradients))]:
             raise Refused
-        results: list[Node | None] = [self.operand(None, v) if isinstance(v, Node) else v for v in values]
-        metas, positions = [*value_metas], list[int | None]()
+        returned = Returned(joint, short, values, value_metas, self.places)
+        results: list[Any] = [*map(self.result, returned.values, returned.origins)]
+        metas, positions = [*returned.metas], list[int | None]()
+        num_values = len(results)
         for i, template in enumerate(self.templates):
             k = joint.gradients[template]
-            positions.append(None if k is None else len(results) - len(values))
+            positions.append(None if k is None else len(results) - num_values)
             if k is None:
                 continue
             assert isinstance(k, int)
@@ -227,6 +232,10 @@ class _Expansion:
             joint,
             module=self.signature(tuple(metas)),
             num_primals=len(short.position),
+            num_outputs=num_values,
+            outputs=tuple(returned.plans),
+            differentiable=returned.differentiable,
+            unsaved_outputs=returned.spread(joint.unsaved_outputs),
             gradients=tuple(positions),
             cloned=self.spread(joint.cloned),
             unsaved=self.spread(joint.unsaved),
@@ -235,7 +244,18 @@ class _Expansion:
             idle=tuple(sorted(self.spread(joint.idle))),
             reached=self.spread_values(joint.reached),
             layouts_returned=self.spread_values(joint.layouts_returned),
+            facts=replace(
+                self.facts,
+                needed=self.spread(self.facts.needed),
+                computed_from=self.spread(self.facts.computed_from),
+            ),
         )
+
+    def result(self, value: Any, origin: Result) -> Any:
+        """Returns a result of the whole graph; `value` is that of the short graph from which it is copied."""
+        if not isinstance(value, Node):
+            return value
+        return self.operand_of_copy(origin.later, value) if origin.later else self.operand(origin.block, value)
 
     def gradient(self, i: int, node: Any) -> Any:
         """Returns the gradient of an input of the whole graph; `node` is that of its template."""
@@ -264,7 +284,8 @@ class _Expansion:
             Refused: it does not.
         """
         joint = self.joint
-        sets = (joint.cloned, joint.unsaved, joint.saved_itself, joint.saved_both, joint.idle)
+        sets: list[Collection[int]] = [joint.cloned, joint.unsaved, joint.saved_itself, joint.saved_both, joint.idle]
+        sets += [self.facts.needed, self.facts.computed_from]
         for one, other in self.templates_of_blocks():
             k, m = joint.gradients[one], joint.gradients[other]
             same = (k is None) == (m is None) and all((one in each) == (other in each) for each in sets)

@@ -130,6 +130,26 @@ class InvalidHistory(NamedTuple):
     origins: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class CallFacts:
+    """Facts about a joint graph that follow from its calls.
+
+    Attributes:
+        needed: positions of the primals on whose values the gradients depend.
+        computed_from: those of `needed` whose values at the forward matter. The others are read only by the backward,
+            with the values that they have when it runs.
+        recomputes: whether nodes are inside `torch.utils.checkpoint`, which eager runs twice.
+        drawing: the devices on which the graph draws random numbers, in order of first use.
+        generators: those of them whose PyTorch generators the graph uses, as eager does.
+    """
+
+    needed: frozenset[int]
+    computed_from: frozenset[int]
+    recomputes: bool
+    drawing: tuple[torch.device, ...]
+    generators: tuple[torch.device, ...]
+
+
 @dataclass
 class Joint:
     """A functional graph of forward and backward, and the information that a caller needs to run it.
@@ -163,6 +183,8 @@ class Joint:
         metas: the value of `output_metas` if the graph's metadata is symbolic and this plan is for given sizes.
         layouts_returned: leaves whose gradients have one layout in eager if `torch.autograd.grad` returns them and
             another if they are accumulated, each with the first of the two.
+        facts: facts about the graph's calls, if `module` has only its inputs and the metadata of its results; else
+            None: they are found in the graph.
         invalid_histories: program outputs and, with positions after these, mutations (their `grad` is false) that have
             a history and no gradients, with the error that eager raises in backward: a value that their history needs
             was overwritten, or the history begins inside the program.
@@ -206,6 +228,7 @@ class Joint:
     states: tuple[BackwardState, ...] = ()
     metas: tuple[TensorMeta, ...] | None = None
     layouts_returned: Mapping[int, TensorMeta] = field(default_factory=dict)
+    facts: CallFacts | None = None
 
     @property
     def plain(self) -> bool:

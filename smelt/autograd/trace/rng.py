@@ -55,6 +55,8 @@ def seeded_devices(graph: fx.Graph) -> tuple[torch.device, ...]:
 
 def generator_devices(joint: Joint) -> tuple[torch.device, ...]:
     """Returns the devices whose PyTorch generators the graph uses, as eager does."""
+    if joint.facts is not None:
+        return joint.facts.generators
     nodes = joint.module.graph.nodes
     found = ((node, device) for node in nodes for device in _drawn_on(node))
     return tuple(dict.fromkeys(d for node, d in found if d not in joint.seeds or node.target not in FROM_SEEDS))
@@ -62,7 +64,7 @@ def generator_devices(joint: Joint) -> tuple[torch.device, ...]:
 
 def draws(joint: Joint) -> bool:
     """Whether the graph draws random numbers."""
-    return bool(drawing_devices(joint.module.graph))
+    return bool(drawing_devices(joint.module.graph) if joint.facts is None else joint.facts.drawing)
 
 
 def seed(device: torch.device) -> torch.Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 import smelt
 from smelt.autograd.repeated.expand import expand
 from smelt.autograd.repeated.shorten import with_few_blocks
+from smelt.autograd.trace.call_facts import call_facts
 from smelt.autograd.trace.joint import Joint, trace_joint
 from smelt.base.options import Options
 from smelt.graph.ir.gradient_marks import GradientMark
@@ -37,10 +38,11 @@ def assert_same_graph(one: fx.GraphModule, other: fx.GraphModule) -> None:
 def assert_same_plan(one: Joint, other: Joint) -> None:
     """Check that two plans are equal, but for their graphs' calls."""
     for field in dataclasses.fields(Joint):
-        if field.name not in ("module", "flow"):
+        if field.name not in ("module", "flow", "facts"):
             assert getattr(one, field.name) == getattr(other, field.name), field.name
     assert (one.flow is None) == (other.flow is None)
     assert one.output_metas == other.output_metas
+    assert one.facts == call_facts(other)
     inputs = [
         [(n.name, n.meta["val"]) for n in joint.module.graph.nodes if n.op == "placeholder"] for joint in (one, other)
     ]

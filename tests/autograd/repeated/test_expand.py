@@ -71,3 +71,17 @@ def test_a_training_step_is_that_of_eager(monkeypatch: pytest.MonkeyPatch) -> No
     net.layers[2].up.weight.requires_grad_(False)  # type: ignore[union-attr]
     torch.testing.assert_close(step(net, compiled, x), step(net, net, x))
     assert copied == [True]  # the second graph has seven equal blocks at most
+
+
+def second_derivatives(net: Net, call: nn.Module, x: Tensor) -> list[Tensor]:
+    result = call(x * 2).square().sum()  # the input of the call is freed: the second derivatives need its values
+    (first,) = torch.autograd.grad(result, x, create_graph=True)
+    return [first.detach(), *torch.autograd.grad(first.square().sum(), [*net.layers.parameters()])]
+
+
+def test_second_derivatives_are_those_of_eager() -> None:
+    """The first linear layer gets no gradient: no first derivative needs the input's value."""
+    net, x = Net(9), torch.randn(5, 4, requires_grad=True)
+    net.first.requires_grad_(False)
+    got, expected = (second_derivatives(net, call, x) for call in (smelt.compile(net), net))
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
