@@ -72,6 +72,10 @@ def _enter_in(table: dict[OpOverload, Decomposition], targets: Sequence[OpOverlo
     return enter
 
 
+STREAMS = 256
+"""Number of random streams of one operator."""
+
+
 class Lowering(Builder):
     """The Builder that decompositions get: it has the ATen node that is being decomposed, and numbers random streams.
 
@@ -108,7 +112,7 @@ class Lowering(Builder):
         """
         number = self.scope.get("random", 0)
         used = self.streams[number] = self.streams.get(number, -1) + 1
-        return int(256 * number + used)
+        return int(STREAMS * number + used)
 
     # -- building blocks of most decompositions
 

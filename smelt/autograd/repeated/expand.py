@@ -14,14 +14,16 @@ from typing import Any, TypeVar
 from torch import fx
 from torch.fx import Node
 
-from smelt.autograd.repeated.places import NAMES, Part, Place, Places, Refused
+from smelt.autograd.repeated.places import NAMES, RANDOM, Part, Place, Places, Refused
 from smelt.autograd.repeated.returned import Returned
 from smelt.autograd.repeated.shorten import Result, Short
 from smelt.autograd.trace.call_facts import call_facts
 from smelt.autograd.trace.plan import Constant, Fresh, Joint, Repeated
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.module import Graph, GraphModule
-from smelt.prims.table import Kind, Prim
+from smelt.graph.ir.seeds import FROM_SEEDS
+from smelt.prims.registry import STREAMS
+from smelt.prims.table import PRIMS
 
 T = TypeVar("T")
 
@@ -34,7 +36,7 @@ def expand(joint: Joint, prims: fx.GraphModule, short: Short) -> tuple[Joint, fx
     Args:
         prims: the prim graph of `joint`, the joint graph of `short.module`.
     """
-    if not _is_plain(joint) or any(map(_is_unique, prims.graph.nodes)):
+    if not (_is_plain(joint) and _draws_from_seeds(joint)) or any(map(_is_unique, prims.graph.nodes)):
         return None
     try:
         return _Expansion(prims, joint, short).run()
@@ -43,20 +45,23 @@ def expand(joint: Joint, prims: fx.GraphModule, short: Short) -> tuple[Joint, fx
 
 
 def _is_plain(joint: Joint) -> bool:
-    """Whether a plan only says which gradients there are: no writes, random numbers, numbers or custom functions."""
+    """Whether a plan only says which gradients there are: no writes, numbers or custom functions."""
     simple = all(isinstance(o, (Fresh, Constant, Repeated)) for o in joint.outputs)
-    special = (joint.mutations, joint.touched, joint.seeds, joint.invalid_histories, joint.states)
+    special = (joint.mutations, joint.touched, joint.invalid_histories, joint.states)
     numbers = (joint.sizes, joint.numbers, joint.reals, joint.reads, joint.num_found)
     sparse = any(g is not None and not isinstance(g, int) for g in joint.gradients)
     chosen = joint.flow is not None and joint.flow.choices
     return simple and not any(special) and not any(numbers) and not sparse and not chosen
 
 
+def _draws_from_seeds(joint: Joint) -> bool:
+    """Whether all random numbers of a graph are functions of its seeds and of a stream for each operator."""
+    return all(node.target in FROM_SEEDS for node in joint.module.graph.nodes if node.meta.get(RANDOM))
+
+
 def _is_unique(node: Node) -> bool:
-    """Whether a node may not be copied (random numbers differ for each call), or is counted (operators of eager)."""
-    if isinstance(node.target, Prim):
-        return node.target.kind is Kind.RANDOM
-    return isinstance(node.target, OpOverload) or bool(node.meta.get("random"))
+    """Whether a node may not be copied: operators of eager are counted."""
+    return isinstance(node.target, OpOverload)
 
 
 class _Expansion:
@@ -184,7 +189,7 @@ class _Expansion:
     def copy_calls(self, parts: Sequence[Part]) -> None:
         forward = {part.first + part.size: part for part in parts if part.second > part.first}
         backward = {part.first: part for part in parts if part.second < part.first}
-        left_out = self.short.left_out
+        left_out, later_draws = self.short.left_out, self.places.first_draw_after(parts[0])
         for at, call in enumerate(self.calls):
             if at in forward:
                 for later in range(1, left_out + 1):
@@ -192,7 +197,10 @@ class _Expansion:
             if at in backward:
                 for later in range(left_out, 0, -1):
                     self.copy_block(backward[at], later)
-            self.keep(call, self.graph.node_copy(call, functools.partial(self.operand, self.places.block_of(call))))
+            copy = self.graph.node_copy(call, functools.partial(self.operand, self.places.block_of(call)))
+            if later_draws is not None and call.meta.get(RANDOM, 0) >= later_draws:
+                self.draw_later(copy, left_out)
+            self.keep(call, copy)
 
     def copy_block(self, part: Part, later: int) -> None:
         """Copy the calls of block 1 for the block that is `later` blocks after it."""
@@ -201,8 +209,18 @@ class _Expansion:
             for key in NAMES:
                 if key in copy.meta:
                     copy.meta[key] = self.places.copied_name(copy.meta[key], later)
+            if RANDOM in copy.meta:
+                self.draw_later(copy, later)
             root, block = self.places.of[call]
             self.made[root, block + later] = copy
+
+    def draw_later(self, copy: Node, blocks: int) -> None:
+        """Let the copy of a call draw other random numbers: those of the operator that many blocks later."""
+        count = blocks * self.places.draws
+        copy.meta[RANDOM] += count
+        if copy.target is PRIMS["random"]:
+            seed, stream, *rest = copy.args
+            copy.args = (seed, stream + STREAMS * count, *rest)  # type: ignore[operator]
 
     # -- results and the plan ---------------------------------------------------------------------------------------
 

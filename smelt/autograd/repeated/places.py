@@ -13,6 +13,11 @@ from torch.fx import Node
 
 from smelt.autograd.repeated.forms import alike
 from smelt.autograd.repeated.shorten import Short
+from smelt.prims.registry import STREAMS
+from smelt.prims.table import PRIMS
+
+RANDOM = "random"
+"""Entry of a prim's metadata: its operator's number among those that draw random numbers."""
 
 NAMES = ("from", "of")
 """Entries of a prim's metadata that are names of torch-level nodes."""
@@ -23,6 +28,11 @@ Place = tuple[Hashable, int]
 
 class Refused(Exception):  # noqa: N818  no error: the graph is traced as a whole
     """Raised when the prim graph of a block depends on how many blocks there are."""
+
+
+def _args(call: Node) -> tuple[object, ...]:
+    """Returns the arguments of a call, without the stream from which it draws random numbers."""
+    return (call.args[0], *call.args[2:]) if call.target is PRIMS["random"] else call.args
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,7 @@ class Places:
         calls: the graph's calls, in order.
         of: the place of each value that has one: those of blocks 1 and 2, and what continues the period around them.
         parts: the parts of the graph that are copied.
+        draws: the number of operators of a block that draw random numbers, unused ones included.
     """
 
     def __init__(self, primals: Sequence[Node], others: Sequence[Node], calls: Sequence[Node], short: Short) -> None:
@@ -65,6 +76,7 @@ class Places:
         self.calls, self.short = calls, short
         self.torch_index = {node.name: i for i, node in enumerate(short.blocks.calls)}
         self.of: dict[Node, Place] = {}
+        self.draws = 0
         self.place_inputs(primals, others)
         self.parts = self.find_parts()
         for part in self.parts:
@@ -151,8 +163,8 @@ class Places:
         for at in range(part.size):
             one, other = self.calls[part.first + at], self.calls[part.second + at]
             pairs: list[tuple[Node, Node]] = []
-            same = one.op == other.op and one.target is other.target
-            if not (same and alike(one.args, other.args, pairs) and alike(one.kwargs, other.kwargs, pairs)):
+            same = one.op == other.op and one.target is other.target and self.draw_alike(one, other)
+            if not (same and alike(_args(one), _args(other), pairs) and alike(one.kwargs, other.kwargs, pairs)):
                 raise Refused
             if not self.have_same_meta(one, other) or not all(self.follows(x, y) for x, y in pairs):
                 raise Refused
@@ -163,9 +175,33 @@ class Places:
         return all(
             self.copied_name(value, self.short.left_out + 1) == other.meta[key]
             if key in NAMES
-            else alike(value, other.meta[key])
+            else key == RANDOM or alike(value, other.meta[key])  # random numbers are compared by `draw_alike`
             for key, value in one.meta.items()
         )
+
+    def draw_alike(self, one: Node, other: Node) -> bool:
+        """Whether two corresponding calls draw no random numbers, or as many operators apart as the other calls do."""
+        first, second = one.meta.get(RANDOM), other.meta.get(RANDOM)
+        if first is None or second is None:
+            return first is second and one.target is not PRIMS["random"]
+        self.draws = self.draws or second - first
+        streams = (int(call.args[1]) if call.target is PRIMS["random"] else 0 for call in (one, other))  # type: ignore
+        before, after = streams
+        far = STREAMS * self.draws if one.target is PRIMS["random"] else 0
+        return second - first == self.draws > 0 and after - before == far and "backward" not in one.meta
+
+    def first_draw_after(self, part: Part) -> int | None:
+        """Returns the number of the first operator that draws random numbers in block 2; None if no later one draws.
+
+        Raises:
+            Refused: it is unknown how many operators of the blocks between draw.
+        """
+        drawn = [call.meta.get(RANDOM) for call in self.calls]
+        later = [number for number in drawn[part.second :] if number is not None]
+        earlier = [number for number in drawn[: part.second] if number is not None]
+        if later and not (self.draws and max(earlier, default=0) < min(later)):
+            raise Refused
+        return min(later, default=None)
 
     def copied_name(self, name: str, later: int) -> str:
         """Returns the name of the torch-level node that is in the whole graph `later` blocks after a node."""

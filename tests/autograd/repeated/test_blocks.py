@@ -113,8 +113,7 @@ def test_blocks_that_differ_are_all_traced(change: Callable[[Net], Any], copied:
         assert "dtype" in str(error)
 
 
-def test_random_numbers_and_written_buffers_are_all_traced() -> None:
-    assert copied_blocks(Net(12, p=0.5), X) == [False]
+def test_written_buffers_are_all_traced() -> None:
     net = Net(12)
     for layer in net.layers:
         layer.norm = nn.BatchNorm1d(8)
