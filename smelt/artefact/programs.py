@@ -21,7 +21,7 @@ from smelt.runtime import tune
 from smelt.runtime.build import stored_library, take_library
 from smelt.runtime.host_code import to_bytes
 
-PLAN = tuple(f.name for f in dataclasses.fields(Joint) if f.name not in ("module", "metas", "states"))
+PLAN = tuple(f.name for f in dataclasses.fields(Joint) if f.name not in ("module", "metas", "states", "facts"))
 OPTIONS = tuple(f.name for f in dataclasses.fields(Options) if f.compare)
 
 

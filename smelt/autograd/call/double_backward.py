@@ -18,8 +18,7 @@ from torch import fx
 from torch.utils.weak import TensorWeakRef
 
 from smelt.autograd.call.unpacked import is_same_view, memory_marks
-from smelt.autograd.trace.call_facts import computed_from, needed, recomputes
-from smelt.autograd.trace.plan import Fresh, Joint, SparseGradient
+from smelt.autograd.trace.plan import Fresh, Joint, SparseGradient, computed_from, needed, recomputes
 from smelt.base._native import heard_from_handlers
 from smelt.base.process_state import preserving
 from smelt.base.torch_private import version_of

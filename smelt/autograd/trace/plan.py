@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from smelt.graph.nodes.custom_functions import BackwardState
 from smelt.graph.nodes.invalid_history import copy_of_error
 from smelt.shapes.real import Real
 from smelt.shapes.size import Symbol
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -290,3 +293,52 @@ def unreached(joint: Joint, unused: Collection[int]) -> frozenset[int]:
         raise copy_of_error(error)
     present_gradients = (i for i, made in enumerate(joint.gradients) if made is not None)
     return frozenset(i for i in present_gradients if not joint.reached.get(i, present) & present)
+
+
+def recomputes(joint: Joint) -> bool:
+    """Whether nodes of the graph are inside `torch.utils.checkpoint`, which eager runs twice."""
+    if joint.facts is not None:
+        return joint.facts.recomputes
+    return any("checkpoint" in node.meta for node in joint.module.graph.nodes)
+
+
+def needed(joint: Joint) -> frozenset[int]:
+    """Returns the positions of the primals on whose values the gradients depend."""
+    return joint.facts.needed if joint.facts is not None else _reached(joint, lambda node: False)
+
+
+def computed_from(joint: Joint) -> frozenset[int]:
+    """Returns the positions of the primals of `needed` whose values at the forward matter."""
+    if joint.facts is not None:
+        return joint.facts.computed_from
+    return _reached(joint, lambda node: node.meta.get("as_saved", "?")[0] in ("input", "alias"))
+
+
+def _reached(joint: Joint, is_end: Callable[[fx.Node], bool]) -> frozenset[int]:
+    """Returns the primals on which the gradients depend through nodes for which `is_end` is false; found in one pass
+    from the last node.
+    """
+    graph = joint.module.graph
+    output: Any = graph.output_node().args[0]
+    seen = {node for node in joint.split_results(output)[1] if isinstance(node, fx.Node)}
+    for node in reversed(graph.nodes):
+        if node in seen and node.op != "placeholder" and not is_end(node):
+            seen.update(_depends_on(node))
+    primals = [node for node in graph.nodes if node.op == "placeholder"][: joint.num_primals]
+    return frozenset(i for i, node in enumerate(primals) if node in seen)
+
+
+def _depends_on(node: fx.Node) -> list[fx.Node]:
+    """Returns the operands on whose values this node depends. In training, results of batch norm do not depend on the
+    old running statistics, apart from the new ones.
+    """
+    if node.target is operator.getitem and node.args[1] in (3, 4) and _is_batch_norm(node.args[0]):
+        return [node.all_input_nodes[0], *node.all_input_nodes[0].all_input_nodes]
+    if _is_batch_norm(node):
+        return [arg for arg in node.args[:3] if isinstance(arg, fx.Node)]
+    return node.all_input_nodes
+
+
+def _is_batch_norm(node: Any) -> bool:
+    target = aten._native_batch_norm_legit_functional.default
+    return isinstance(node, fx.Node) and node.target is target and bool(node.args[5])
