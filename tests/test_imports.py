@@ -94,7 +94,13 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "triton": ("", "cuda"),
         "library": ("", "triton"),
     },
-    "tiny": {"boards": (), "": ("boards",), "attention": ("",), "project": ("", "boards")},
+    "tiny": {
+        "boards": (),
+        "captured": (),
+        "": ("boards", "captured"),
+        "attention": ("", "captured"),
+        "project": ("", "boards"),
+    },
 }
 """Package -> folder of it -> folders of the package that it may import; "" are the modules directly in the package.
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from smelt.tiny.capture import Captured, QuantizeError, chain, described
+from smelt.tiny.captured.capture import Captured, QuantizeError, chain, described
+from smelt.tiny.captured.views import VIEWS, View, image
 from smelt.tiny.graph import HIGH, LOW, MAX_BIAS, Flatten, Int8Graph, Operator, Parameter, Tensor
-from smelt.tiny.views import VIEWS, View, image
 
 aten = torch.ops.aten
 getitem = operator.getitem

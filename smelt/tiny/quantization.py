@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from smelt.tiny.capture import capture, chain
+from smelt.tiny.captured.capture import capture, chain
+from smelt.tiny.captured.views import VIEWS, View, image, rows
 from smelt.tiny.graph import (
     HIGH,
     MAX_TAPS,
@@ -32,7 +33,6 @@ from smelt.tiny.graph import (
     Tensor,
 )
 from smelt.tiny.graph_builder import BOUNDS, GraphBuilder, arguments, getitem, operator_name, rule, scale_and_zero
-from smelt.tiny.views import VIEWS, View, image, rows
 
 aten = torch.ops.aten
 NORMS = (aten._native_batch_norm_legit_no_training.default,)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from smelt.tiny.graph import Int8Graph
+from smelt.tiny.infer import infer_program
 from smelt.tiny.plan import lay_out
-from smelt.tiny.program import StepOptions, infer_program
+from smelt.tiny.program import StepOptions
 from smelt.tiny.render_c import trained_bytes
 from smelt.tiny.scheme import Scheme
 from smelt.tiny.step import step_program

@@ -17,7 +17,8 @@ import torch
 from smelt.base.errors import SmeltError
 from smelt.tiny import simulate_backward, simulate_forward  # noqa: F401 (they fill the table)
 from smelt.tiny.graph import Int8Graph
-from smelt.tiny.program import Program, infer_program
+from smelt.tiny.infer import infer_program
+from smelt.tiny.program import Program
 from smelt.tiny.running import Run, execute
 
 

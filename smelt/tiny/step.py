@@ -33,6 +33,7 @@ from smelt.tiny.graph import (
     sources,
     updated_channels,
 )
+from smelt.tiny.infer import add_forward
 from smelt.tiny.program import (
     PLANE_SLACK,
     Builder,
@@ -41,7 +42,6 @@ from smelt.tiny.program import (
     StepOptions,
     Trained,
     adapter_names,
-    add_forward,
     bordered,
     columns_bytes,
     gradient_name,

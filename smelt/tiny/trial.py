@@ -17,7 +17,8 @@ import torch
 from smelt.tiny.data import DataError, Images
 from smelt.tiny.graph import Flatten, Head, Int8Graph, sources
 from smelt.tiny.host import HostModel
-from smelt.tiny.program import Program, StepOptions, infer_program
+from smelt.tiny.infer import infer_program
+from smelt.tiny.program import Program, StepOptions
 from smelt.tiny.render_c import render
 from smelt.tiny.running import Run, execute
 from smelt.tiny.scheme import Scheme

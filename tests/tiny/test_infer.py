@@ -12,9 +12,9 @@ from smelt.base.errors import SmeltError
 from smelt.tiny import render_c, rendering, running, simulate
 from smelt.tiny.graph import Add, AveragePool, Clamp, Conv, Flatten, Int8Graph, Linear, Parameter, Tensor
 from smelt.tiny.host import HostModel
+from smelt.tiny.infer import infer_program
 from smelt.tiny.models import load, with_head
 from smelt.tiny.plan import lay_out
-from smelt.tiny.program import infer_program
 from smelt.tiny.simulate_forward import to_int8
 from tests.tiny import model_files as files
 

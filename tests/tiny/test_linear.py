@@ -12,8 +12,9 @@ from torch import nn
 from smelt.tiny import quantize, render_c, simulate
 from smelt.tiny.graph import Int8Graph, Linear
 from smelt.tiny.host import HostModel
+from smelt.tiny.infer import infer_program
 from smelt.tiny.plan import lay_out
-from smelt.tiny.program import BACKWARDS, ROUNDINGS, StepOptions, infer_program
+from smelt.tiny.program import BACKWARDS, ROUNDINGS, StepOptions
 from smelt.tiny.ram import ram_of
 from smelt.tiny.scheme import Scheme, memory, named
 from smelt.tiny.step import magnitude_channels, step_program

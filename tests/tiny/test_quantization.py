@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from smelt.tiny import quantize, render_c, simulate
-from smelt.tiny.capture import QuantizeError
+from smelt.tiny.captured.capture import QuantizeError
 from smelt.tiny.graph import AddConstant, AveragePool, Clamp, Conv, Head, Int8Graph, Linear
 from smelt.tiny.host import HostModel
-from smelt.tiny.program import ROUNDINGS, StepOptions, infer_program
+from smelt.tiny.infer import infer_program
+from smelt.tiny.program import ROUNDINGS, StepOptions
 from smelt.tiny.scheme import named
 from smelt.tiny.step import step_program
 from tests.tiny.networks import Norms, Uneven, with_statistics

@@ -15,9 +15,10 @@ from smelt.base.errors import OptionError, SmeltError
 from smelt.tiny import quantize, render_c, simulate
 from smelt.tiny.graph import Int8Graph
 from smelt.tiny.host import HostModel
+from smelt.tiny.infer import infer_program
 from smelt.tiny.models import load, with_head
 from smelt.tiny.plan import lay_out
-from smelt.tiny.program import BACKWARDS, ROUNDINGS, Program, StepOptions, infer_program
+from smelt.tiny.program import BACKWARDS, ROUNDINGS, Program, StepOptions
 from smelt.tiny.running import RULES, Run
 from smelt.tiny.scheme import PRESETS, Scheme, last_layers, named
 from smelt.tiny.simulate_backward import exponential, fractions, logarithm

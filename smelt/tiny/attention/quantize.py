@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import fx
 
+from smelt.tiny.captured.views import View, heads, rows
 from smelt.tiny.graph import HIGH, LOW, Attention, LayerNorm, Lookup, Parameter
 from smelt.tiny.graph_builder import GraphBuilder, arguments, operator_name, rule
-from smelt.tiny.views import View, heads, rows
 
 aten = torch.ops.aten
 TABLES = (

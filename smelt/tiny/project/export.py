@@ -15,9 +15,10 @@ from smelt.base.eviction import TemporaryFolder, remove_left_over_folders
 from smelt.tiny.boards.board import Board
 from smelt.tiny.boards.build import BudgetError, Program, build, write_sources
 from smelt.tiny.graph import Int8Graph
+from smelt.tiny.infer import infer_program
 from smelt.tiny.plan import Layout, lay_out
 from smelt.tiny.program import Program as Step
-from smelt.tiny.program import StepOptions, infer_program
+from smelt.tiny.program import StepOptions
 from smelt.tiny.project.memory_map import as_text, busiest
 from smelt.tiny.project.picture import draw
 from smelt.tiny.project.texts import makefile, readme

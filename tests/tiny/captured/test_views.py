@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from smelt.tiny.views import VIEWS, View, heads, image, rows
+from smelt.tiny.captured.views import VIEWS, View, heads, image, rows
 
 aten = torch.ops.aten
 

@@ -1,0 +1,1 @@
+"""Models as functional graphs: the capture with the ranges of its values, and views as indices of elements."""
