@@ -82,12 +82,18 @@ def place_largest_first(
 
 def least_size(lives: Sequence[Life], sizes: Sequence[int]) -> int:
     """Returns the largest number of bytes in use at any step, a lower bound for the size of the block."""
+    return max(bytes_in_use(lives, sizes).values(), default=0)
+
+
+def bytes_in_use(lives: Sequence[Life], sizes: Sequence[int]) -> dict[int, int]:
+    """Returns the number of bytes in use by the steps from which it differs from that of the step before."""
     root, last = _roots(lives)
     change: Counter[int] = Counter()
     for index in {*root}:
         change[lives[index][0]] += aligned(sizes[index])
         change[last[index] + 1] -= aligned(sizes[index])
-    return max(accumulate(change[step] for step in sorted(change)), default=0)
+    steps = sorted(change)
+    return dict(zip(steps, accumulate(change[step] for step in steps), strict=True))
 
 
 def _roots(lives: Sequence[Life]) -> tuple[list[int], list[int]]:

@@ -26,26 +26,51 @@ from smelt.tiny.graph import (
     parameters,
     sources,
 )
+from smelt.tiny.plan import lay_out
 from smelt.tiny.program import Builder, Program, Saved, Trained, adapter_names, hidden_name, keys, plane_bytes, ranks_of
+from smelt.tiny.streaming import Chain, choose_chains, scratch_bytes
 
 
-def infer_program(graph: Int8Graph, trained: Mapping[str, Trained] | None = None) -> Program:
-    """The forward of a graph; it reads trained parameters from RAM, where training steps update them."""
-    builder = Builder(graph)
+def infer_program(graph: Int8Graph, trained: Mapping[str, Trained] | None = None, enough: int = 0) -> Program:
+    """The forward of a graph; it reads trained parameters from RAM, where training steps update them.
+
+    Args:
+        enough: bytes of an arena that training steps take anyway, so that less would save nothing.
+    """
     kept = trained or {}
     channels = {op.name: kept[op.weight.name].channels for op in graph.layers if op.weight.name in kept}
-    logits = add_forward(builder, Saved(channels=channels, ranks=ranks_of(graph, kept), trained=frozenset(kept)))
-    return Program(graph, builder.values, tuple(builder.calls), logits, dict(kept))
+    saved = Saved(channels=channels, ranks=ranks_of(graph, kept), trained=frozenset(kept))
+
+    def build(chains: tuple[Chain, ...]) -> Program:
+        builder = Builder(graph)
+        logits = add_forward(builder, saved, chains)
+        return Program(graph, builder.values, tuple(builder.calls), logits, dict(kept))
+
+    return choose_chains(graph, saved, build, enough)
 
 
-def add_forward(builder: Builder, saved: Saved) -> str:
-    """Add the calls of a graph's operators; returns the name of the value of the logits (float32)."""
+def inference_of(step: Program) -> Program:
+    """The forward beside a training step: both are computed in one arena."""
+    return infer_program(step.graph, step.trained, lay_out(step).size)
+
+
+def add_forward(builder: Builder, saved: Saved, chains: tuple[Chain, ...] = ()) -> str:
+    """Add the calls of a graph's operators; returns the name of the value of the logits (float32).
+
+    Args:
+        chains: convolutions that are computed row by row.
+    """
     graph = builder.graph
-    expanded = _fused(graph, saved)
+    streamed = {op.name for chain in chains for op in chain.stages}
+    ends = {chain.stages[-1].name: chain for chain in chains}
+    expanded = {name: one for name, one in _fused(graph, saved).items() if not {name, one.name} & streamed}
+    merged = streamed | {pointwise.name for pointwise in expanded.values()}
     for op in graph.operators:
         if isinstance(op, Flatten):
             builder.buffer_of[op.y] = builder.buffer_of[op.x]
-        elif op.name not in {pointwise.name for pointwise in expanded.values()}:
+        elif op.name in ends:
+            _add_chain(builder, ends[op.name], saved)
+        elif op.name not in merged:
             _add_operator(builder, op, saved, expanded.get(op.name))
     if graph.tensors[graph.output].dtype == "float32":
         return builder.buffer_of[graph.output]
@@ -97,6 +122,24 @@ def _add_operator(builder: Builder, op: Operator, saved: Saved, expand: Conv | N
         scratch=_scratch(builder.graph, op, expand),
         in_place=op.y if expand is None and _element_by_element(op) else None,
         expand=expand,
+    )
+
+
+def _add_chain(builder: Builder, chain: Chain, saved: Saved) -> None:
+    stages, op = chain.stages, chain.stages[-1]
+    reads, writes = [builder.buffer_of[stages[0].x]], [builder.tensor(op.y)]
+    builder.buffer_of[op.y] = op.y
+    if op.name in saved.masks:
+        writes.append(builder.value(f"{op.name}.mask", builder.graph.tensors[op.y].shape, "bit"))
+    builder.call(
+        "stream",
+        op,
+        reads,
+        writes,
+        uses=tuple(one.name for each in stages for one in parameters(each) if one.name in saved.trained),
+        scratch=scratch_bytes(builder.graph, stages),
+        in_place=op.y if chain.in_place else None,
+        stages=stages,
     )
 
 

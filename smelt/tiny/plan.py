@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from smelt.abi.arena import Life, least_size, place_buffers, place_largest_first
-from smelt.schedule.memory import plan_memory
+from smelt.abi.arena import Life, bytes_in_use, least_size, place_buffers, place_largest_first
+from smelt.schedule.memory import MemoryPlan, plan_memory
 from smelt.schedule.order import Unit
 from smelt.tiny.program import Program
 
@@ -43,20 +43,38 @@ def scratch_name(number: int) -> str:
 
 def lay_out(program: Program) -> Layout:
     """The smallest of several layouts. The image is at offset 0, so that programs can share it."""
-    units = _units(program)
+    plan, numbers = _lifetimes(program)
+    names = list(plan.offsets)
+    offsets, size = min(_placements(plan.lives, numbers), key=lambda one: one[1])
+    lives = {name: (first - 1, last - 1) for name, (first, last, _) in zip(names, plan.lives, strict=True)}
+    return Layout(dict(zip(names, offsets, strict=True)), size, least_size(plan.lives, numbers), lives, plan.in_place)
+
+
+def calls_in_use(program: Program) -> list[int]:
+    """Bytes in use during each call: no layout is smaller than the largest of them."""
+    plan, numbers = _lifetimes(program)
+    changes, now, found = bytes_in_use(plan.lives, numbers), 0, []
+    for step in range(len(program.calls) + 1):  # step 0 writes the image
+        now = changes.get(step, now)
+        found.append(now)
+    return found[1:]
+
+
+def _lifetimes(program: Program) -> tuple[MemoryPlan, list[int]]:
+    """The lifetimes of a program's values and scratch memories, and their sizes in bytes, in the same order."""
     sizes = {name: value.bytes for name, value in program.values.items()}
     sizes |= {scratch_name(i): call.scratch for i, call in enumerate(program.calls) if call.scratch}
+    last = {name: number for number, call in enumerate(program.calls) for name in call.reads}
+    for number, call in enumerate(program.calls):
+        if call.stages and call.in_place is not None and last[call.reads[0]] == number:
+            sizes[call.in_place] = sizes[call.reads[0]]  # the rest of the memory that it takes over stays unused
 
     def may_overwrite(number: int, output: str, source: str) -> bool:
         call = program.calls[number - 1] if 0 < number <= len(program.calls) else None
         return call is not None and call.in_place == output and call.reads[0] == source
 
-    plan = plan_memory(units, sizes, may_overwrite, max_compared_buffers=0)
-    names = list(plan.offsets)
-    numbers = [sizes[name] for name in names]
-    offsets, size = min(_placements(plan.lives, numbers), key=lambda one: one[1])
-    lives = {name: (first - 1, last - 1) for name, (first, last, _) in zip(names, plan.lives, strict=True)}
-    return Layout(dict(zip(names, offsets, strict=True)), size, least_size(plan.lives, numbers), lives, plan.in_place)
+    plan = plan_memory(_units(program), sizes, may_overwrite, max_compared_buffers=0)
+    return plan, [sizes[name] for name in plan.offsets]
 
 
 def _units(program: Program) -> list[Unit]:

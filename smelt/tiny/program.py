@@ -46,13 +46,14 @@ class Call:
     """A call of a kernel.
 
     Attributes:
-        op: the operator of the graph that the call computes or differentiates; for a fused pair, the depthwise
-            convolution.
+        op: the operator of the graph that the call computes or differentiates; of several convolutions in one call,
+            the last.
         reads, writes: names of values.
         uses, updates: names of the trained parameters that the call reads, and of those that it writes.
         scratch: bytes of temporary memory that the call needs.
         in_place: the written value that may have the same address as the first read value.
         expand: the pointwise convolution that is fused into the depthwise convolution `op`, if any.
+        stages: the convolutions of a chain that is computed row by row, the first one first.
         label: number of the call among those that use random numbers, so that their random numbers differ.
     """
 
@@ -65,6 +66,7 @@ class Call:
     scratch: int = 0
     in_place: str | None = None
     expand: Conv | None = None
+    stages: tuple[Conv, ...] = ()
     label: int = 0
 
 

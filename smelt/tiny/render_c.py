@@ -27,7 +27,7 @@ def render(infer: Program, train: Program | None = None) -> dict[str, str]:
     first = Rendering(infer, lay_out(infer))
     programs = [("infer", first)]
     if train is not None:
-        programs.append(("train_step", Rendering(train, lay_out(train), first.constants)))
+        programs.append(("train_step", Rendering(train, lay_out(train), first.constants, first.functions)))
     bodies = {name: _body(one) for name, one in programs}
     arena = max(one.layout.size for _, one in programs)
     kernels = files("smelt.tiny").joinpath("native")
@@ -97,6 +97,9 @@ def _source(programs: list[tuple[str, Rendering]], bodies: dict[str, list[str]])
     w("#define arena (memory.bytes)", "static const float *logits = (const float *)arena;", "")
     w(f"int8_t *model_input(void) {{ return {first.at(first.graph.input)}; }}")
     w("const float *model_logits(void) { return logits; }")
+    for body, name in first.functions.items():
+        with w.block(f"\nTINY_FUNCTION void {name}(void) {{", "}"):
+            w(*body.splitlines())
     for name, rendering in programs:
         with w.block(f"\n{_SIGNATURES[name]} {{", "}"):
             if name == "train_step":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from smelt.base.text import Writer
 from smelt.tiny.graph import Add, AveragePool, Clamp, Conv, Head, Int8Graph, Layer
 from smelt.tiny.program import Call, plane_bytes
 from smelt.tiny.rendering import Rendering, called, number, rule
 from smelt.tiny.rescale import add_scales, dequantize_scale, pool_scale
+from smelt.tiny.streaming import ring_offsets, ring_rows, row_width
 
 
 def extents(graph: Int8Graph, tensor: str) -> tuple[int, int, int]:
@@ -75,6 +77,57 @@ def _expand_depthwise(r: Rendering, call: Call, at: int) -> str:
     args += [r.parameter(op.weight), r.parameter(op.bias), *op.kernel, op.stride, *op.padding, wide]
     result = [r.at(call.writes[0]), *extents(r.graph, op.y)[:2], r.result(op, call)]
     return called("tiny_expand_depthwise", *args, *result, r.scratch(at), plane_bytes(r.graph, op))
+
+
+@rule("stream")
+def _stream(r: Rendering, call: Call, at: int) -> str:
+    w = Writer()
+    w(f"int {', '.join(f'row{k} = 0' for k in range(len(call.stages) - 1))};")
+    _rows(w, r, call, at, len(call.stages) - 1)
+    return r.function(w.text())
+
+
+def _rows(w: Writer, r: Rendering, call: Call, at: int, k: int) -> None:
+    """Write the loop over rows of stage `k` of a chain: all of them for the last stage, else those that the current row
+    of the next stage needs.
+    """
+    op, last = call.stages[k], k == len(call.stages) - 1
+    height = extents(r.graph, op.y)[0]
+    head = f"for (int row{k} = 0; row{k} < {height}; row{k}++) {{"
+    if not last:
+        reader = call.stages[k + 1]
+        args = [f"row{k + 1}", reader.stride, reader.kernel[0], reader.padding[0], height]
+        head = f"for (; row{k} < tiny_rows_end({', '.join(map(str, args))}); row{k}++) {{"
+    with w.block(head, "}"):
+        if k:
+            _rows(w, r, call, at, k - 1)
+        w(_row(r, call, at, k))
+
+
+def _row(r: Rendering, call: Call, at: int, k: int) -> str:
+    """The call that computes the current row of stage `k` of a chain."""
+    op, last = call.stages[k], k == len(call.stages) - 1
+    (height, width, channels), (out_height, out_width, outputs) = extents(r.graph, op.x), extents(r.graph, op.y)
+    offsets, zero = ring_offsets(r.graph, call.stages), r.graph.tensors[op.x].zero
+
+    def ring(number: int) -> str:
+        return f"{r.scratch(at)} + {offsets[number]}"
+
+    x, rows = (ring(k - 1), ring_rows(r.graph, op)) if k else (r.at(call.reads[0]), height)
+    kept = out_height if last else ring_rows(r.graph, call.stages[k + 1])
+    y = f"{r.at(call.writes[0]) if last else ring(k)} + tiny_row(row{k}, {kept}, {out_height}, {out_width * outputs})"
+    result = r.result(op, call if last else None, f"row{k} * {out_width * outputs}")
+    if op.pointwise:
+        x += f" + tiny_row(row{k}, {rows}, {height}, {width * channels})"
+        weights = [r.parameter(op.weight), 0, 0, 0, r.parameter(op.bias)]
+        return called("tiny_pointwise", x, width, channels, zero, *weights, outputs, y, result)
+    image = [x, rows, height, width, channels, zero, r.parameter(op.weight)]
+    window = [*op.kernel, op.stride, *op.padding]
+    if op.depthwise:
+        args = [*image, r.parameter(op.bias), *window, row_width(r.graph, op), f"row{k}", y, out_width, result]
+        return called("tiny_depthwise_row", *args, ring(len(call.stages) - 1))
+    args = [*image, 0, 0, 0, r.parameter(op.bias), outputs, *window, f"row{k}", y, out_width, result]
+    return called("tiny_conv_row", *args)
 
 
 @rule("gather")

@@ -37,11 +37,13 @@ class Rendering:
 
     Attributes:
         constants: name -> declaration of a constant in flash, so far; the programs of one model share them.
+        functions: body of a function in C -> its name; shared, too.
     """
 
     program: Program
     layout: Layout
     constants: dict[str, np.ndarray] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)
 
     @property
     def graph(self) -> Int8Graph:
@@ -53,6 +55,12 @@ class Rendering:
         name = identifier(name)
         self.constants[name] = data
         return name
+
+    def function(self, body: str) -> str:
+        """Declare a function without arguments and result; returns its call in C. Nests of loops are functions of their
+        own because compilers optimize the rest of a long function less if they are part of it.
+        """
+        return f"{self.functions.setdefault(body, f'rows_{len(self.functions)}')}();"
 
     def at(self, value: str) -> str:
         """The C expression of a pointer to a value in the arena."""
@@ -88,10 +96,16 @@ class Rendering:
         return self.constant(f"{op.weight.name}.fixed", rest)
 
     def result(
-        self, op: Layer | Add | AveragePool | Clamp | AddConstant | LayerNorm | Attention, call: Call | None
+        self,
+        op: Layer | Add | AveragePool | Clamp | AddConstant | LayerNorm | Attention,
+        call: Call | None,
+        first: str = "0",
     ) -> str:
-        """The C argument of type `tiny_result`, which describes an operator's result; `call`: the call that computes
-        it, if that may keep a clamp mask.
+        """The C argument of type `tiny_result`, which describes an operator's result.
+
+        Args:
+            call: the call that computes it, if that may keep a clamp mask.
+            first: C expression of the index of the first element that the kernel computes.
         """
         y = self.graph.tensors[op.y]
         scales = "0"
@@ -99,7 +113,7 @@ class Rendering:
             scales = self.constant(f"{op.name}.scales", accumulator_scales(self.graph, op))
         mask = self.at(call.writes[1]) if call is not None and len(call.writes) > 1 else "0"
         least, most = bounds(y, op.low, op.high)
-        fields = [scales, number(least), number(most), y.zero, mask, *self.adapter(op, call)]
+        fields = [scales, number(least), number(most), y.zero, mask, *self.adapter(op, call), first]
         return f"(tiny_result){{{', '.join(map(str, fields))}}}"
 
     def adapter(self, op: object, call: Call | None) -> list[object]:

@@ -94,6 +94,16 @@ def _expand_depthwise(run: Run, call: Call) -> None:
     requantize(run, call, convolved(run, op, between), run.graph.tensors[op.y], op.low, op.high)
 
 
+@rule("stream")
+def _stream(run: Run, call: Call) -> None:
+    x = centred(run, call.reads[0], call.stages[0].x)
+    for op in call.stages[:-1]:
+        between = run.graph.tensors[op.y]
+        x = to_int8(convolved(run, op, x), between, op.low, op.high).double() - between.zero
+    last = call.stages[-1]
+    requantize(run, call, convolved(run, last, x), run.graph.tensors[last.y], last.low, last.high)
+
+
 @rule("gather")
 def _gather(run: Run, call: Call) -> None:
     assert isinstance(call.op, Layer)

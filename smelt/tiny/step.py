@@ -53,6 +53,7 @@ from smelt.tiny.program import (
     velocity_name,
 )
 from smelt.tiny.scheme import Scheme
+from smelt.tiny.streaming import Chain, choose_chains
 
 MAX_POSITIONS = (2**31 - 1) // (127 * 255)
 """Maximum number of positions of a result whose int8 gradient is multiplied with an input: sums over positions stay
@@ -153,13 +154,18 @@ def step_program(
         )
     trained = trained_parameters(graph, scheme, options, channels)
     reached = _reached(graph, frozenset(trained))
-    builder = Builder(graph)
     kept = {op.name: trained[op.weight.name].channels for op in graph.layers if op.weight.name in trained}
     unmasked = (Head, Flatten, Lookup)
     masks = frozenset(op.name for op in graph.operators if op.y in reached and not isinstance(op, unmasked))
-    logits = add_forward(builder, Saved(masks, kept, ranks_of(graph, trained), frozenset(trained)))
-    _Backward(builder, trained, reached, options).run()
-    return Program(graph, builder.values, tuple(builder.calls), logits, trained, options)
+    saved = Saved(masks, kept, ranks_of(graph, trained), frozenset(trained))
+
+    def build(chains: tuple[Chain, ...]) -> Program:
+        builder = Builder(graph)
+        logits = add_forward(builder, saved, chains)
+        _Backward(builder, trained, reached, options).run()
+        return Program(graph, builder.values, tuple(builder.calls), logits, trained, options)
+
+    return choose_chains(graph, saved, build)
 
 
 def _reached(graph: Int8Graph, trained: frozenset[str]) -> frozenset[str]:

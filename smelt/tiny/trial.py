@@ -17,7 +17,7 @@ import torch
 from smelt.tiny.data import DataError, Images
 from smelt.tiny.graph import Flatten, Head, Int8Graph, sources
 from smelt.tiny.host import HostModel
-from smelt.tiny.infer import infer_program
+from smelt.tiny.infer import infer_program, inference_of
 from smelt.tiny.program import Program, StepOptions
 from smelt.tiny.render_c import render
 from smelt.tiny.running import Run, execute
@@ -165,7 +165,7 @@ def train(step: Program, images: np.ndarray, labels: np.ndarray, rates: Sequence
         BuildError: the training is long, and there is no C compiler.
     """
     assert isinstance(step.graph.operators[-1], Head)
-    forward = infer_program(step.graph, step.trained)
+    forward = inference_of(step)
     if len(images) >= WORTH_A_BUILD:
         model = HostModel(render(forward, step), step, ("-O1",))
         for image, label, rate in zip(images, labels, rates, strict=True):

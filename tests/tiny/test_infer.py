@@ -107,7 +107,7 @@ def test_rescaled_halves_go_to_the_even_neighbour_and_masks_hold_the_bounds() ->
 def test_arenas_are_as_small_as_lifetimes_allow(name: str) -> None:
     layout = lay_out(infer_program(load(files.pretrained(name))))
     assert layout.size <= 1.05 * layout.least
-    assert layout.size == 114_688  # the image and the first convolution's result: nothing wider ever exists
+    assert layout.size <= 65_536  # 49,152 are the image
 
 
 def test_values_that_live_at_once_do_not_share_memory(tmp_path: Path) -> None:

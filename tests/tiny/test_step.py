@@ -15,7 +15,7 @@ from smelt.base.errors import OptionError, SmeltError
 from smelt.tiny import quantize, render_c, simulate
 from smelt.tiny.graph import Int8Graph
 from smelt.tiny.host import HostModel
-from smelt.tiny.infer import infer_program
+from smelt.tiny.infer import infer_program, inference_of
 from smelt.tiny.models import load, with_head
 from smelt.tiny.plan import lay_out
 from smelt.tiny.program import BACKWARDS, ROUNDINGS, Program, StepOptions
@@ -281,10 +281,10 @@ def test_arenas_are_near_the_bound_of_their_lifetimes(network: str, scheme: str)
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-def test_presets_take_the_arena_of_an_inference(name: str) -> None:
+def test_the_inference_fits_the_arena_of_a_preset(name: str) -> None:
     graph = with_head(load(files.pretrained("mcunet-5fps")), 10)
     program = step_program(graph, PRESETS[name])
-    assert lay_out(program).size == lay_out(infer_program(graph)).size
+    assert lay_out(inference_of(program)).size <= lay_out(program).size <= 102_400
 
 
 def test_the_smallest_preset_fits_200_kb_of_memory_and_a_megabyte_of_flash() -> None:
@@ -292,7 +292,7 @@ def test_the_smallest_preset_fits_200_kb_of_memory_and_a_megabyte_of_flash() -> 
     program = step_program(graph, PRESETS["mcunet-49kb"])
     texts = render_c.render(infer_program(graph, program.trained), program)
     figures = {name: int(number) for name, number in re.findall(r"#define (MODEL_\w+) (\d+)", texts["model.h"])}
-    assert figures["MODEL_ARENA_BYTES"] + figures["MODEL_TRAINED_BYTES"] == 114_688 + 36_908
+    assert figures["MODEL_ARENA_BYTES"] + figures["MODEL_TRAINED_BYTES"] == 91_264 + 36_908
     assert figures["MODEL_FLASH_BYTES"] < 600_000
 
 

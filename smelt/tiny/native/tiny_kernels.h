@@ -15,8 +15,10 @@
 
 #if defined(__GNUC__)
 #define TINY_KERNEL static inline __attribute__((always_inline, unused))
+#define TINY_FUNCTION static __attribute__((noinline))
 #else
 #define TINY_KERNEL static inline
+#define TINY_FUNCTION static
 #endif
 
 #if !defined(TINY_DUAL_MAC) && defined(__ARM_FEATURE_DSP)
@@ -104,7 +106,8 @@ TINY_KERNEL float tiny_exp(float x) {
 /* The quantization of a result. scales: factors of the accumulators, by channel; least and most: bounds before the
  * zero point is added; zero: the zero point; mask: one bit per element, set if it is within the bounds, or 0 if no
  * mask is needed. For a layer with an adapter of a rank above 0, also hidden: the result of the adapter's first
- * matrix; up: its second matrix (outputs, rank); step: the factor of its sum. */
+ * matrix; up: its second matrix (outputs, rank); step: the factor of its sum. first: the index, in the whole result, of
+ * the first element that the kernel computes. */
 typedef struct {
     const float *scales;
     float least, most;
@@ -113,10 +116,12 @@ typedef struct {
     const float *hidden, *up;
     int rank, outputs;
     float step;
+    int first;
 } tiny_result;
 
 TINY_KERNEL int8_t tiny_store(float v, tiny_result r, int index) {
     if (r.mask) {
+        index += r.first;
         uint8_t *byte = r.mask + (index >> 3), bit = (uint8_t)(1u << (index & 7));
         *byte = (uint8_t)((*byte & ~bit) | (v >= r.least && v <= r.most ? bit : 0));
     }
@@ -131,7 +136,7 @@ TINY_KERNEL int8_t tiny_store(float v, tiny_result r, int index) {
 TINY_KERNEL int8_t tiny_requantize(int32_t sum, int channel, tiny_result r, int index) {
     float v = (float)sum * r.scales[channel];
     if (r.rank) {
-        const float *hidden = r.hidden + index / r.outputs * r.rank;
+        const float *hidden = r.hidden + (r.first + index) / r.outputs * r.rank;
         float more = 0.0f;
         for (int k = 0; k < r.rank; k++) more += hidden[k] * r.up[channel * r.rank + k];
         v += more * r.step;
@@ -212,60 +217,79 @@ TINY_KERNEL void tiny_pointwise(const int8_t *x, int positions, int inputs, int 
         }
 }
 
-TINY_KERNEL int32_t tiny_window(const int8_t *x, int height, int width, int inputs, int zero, const int8_t *w, int kh, int kw,
-                                int top, int left) {
+/* Where row `row` of an image begins of which `rows` rows are kept at a time, each in place of the one `rows` before. */
+TINY_KERNEL int tiny_row(int row, int rows, int height, int elements) {
+    return (rows < height ? (int)((unsigned)row % (unsigned)rows) : row) * elements;
+}
+
+/* The end of the rows that row `row` of a convolution reads. */
+TINY_KERNEL int tiny_rows_end(int row, int stride, int kh, int pad_h, int height) {
+    int end = row * stride - pad_h + kh;
+    return end < height ? end : height;
+}
+
+TINY_KERNEL int32_t tiny_window(const int8_t *x, int rows, int height, int width, int inputs, int zero, const int8_t *w, int kh,
+                                int kw, int top, int left) {
     int32_t sum = 0;
     int from = left < 0 ? -left : 0, to = left + kw > width ? width - left : kw;
     for (int u = 0; u < kh; u++)
         if (top + u >= 0 && top + u < height && from < to)
-            sum += tiny_dot(x + ((top + u) * width + left + from) * inputs, w + (u * kw + from) * inputs,
-                            (to - from) * inputs, zero);
+            sum += tiny_dot(x + tiny_row(top + u, rows, height, width * inputs) + (left + from) * inputs,
+                            w + (u * kw + from) * inputs, (to - from) * inputs, zero);
     return sum;
 }
 
 /* Products of two neighbouring positions with two outputs, for windows that lie within the image. */
-TINY_KERNEL void tiny_window_2x2(const int8_t *x, int width, int inputs, int zero, const int8_t *w0, const int8_t *w1, int kh,
-                                 int kw, int stride, int32_t sums[4]) {
+TINY_KERNEL void tiny_window_2x2(const int8_t *x, int rows, int height, int width, int inputs, int zero, const int8_t *w0,
+                                 const int8_t *w1, int kh, int kw, int stride, int top, int left, int32_t sums[4]) {
     TINY_UNROLL for (int u = 0; u < kh; u++) {
-        const int8_t *row = x + u * width * inputs;
+        const int8_t *row = x + tiny_row(top + u, rows, height, width * inputs) + left * inputs;
         int at = u * kw * inputs;
         tiny_dot_2x2(row, row + stride * inputs, w0 + at, w1 + at, kw * inputs, zero, sums);
+    }
+}
+
+/* Row i of a convolution, to y. `rows` rows of its input are kept at a time; all of them if weights train. */
+TINY_KERNEL void tiny_conv_row(const int8_t *x, int rows, int height, int width, int inputs, int zero, const int8_t *fixed,
+                               const int8_t *kept, const int8_t *trained, int updated, const int32_t *bias, int outputs, int kh,
+                               int kw, int stride, int pad_h, int pad_w, int i, int8_t *y, int out_width, tiny_result r) {
+    for (int j = 0; j < out_width; j++) {
+        int top = i * stride - pad_h, left = j * stride - pad_w, at = j * outputs;
+        if (top >= 0 && top + kh <= height && left >= 0 && left + stride + kw <= width && j + 1 < out_width) {
+            for (int o = 0; o < outputs; o += 2) {
+                int k = o + 1 < outputs ? o + 1 : o, taps = kh * kw;
+                int32_t sums[4] = {bias[o], bias[k], bias[o], bias[k]};
+                if (fixed)
+                    tiny_window_2x2(x, rows, height, width, inputs, zero, fixed + o * taps * inputs, fixed + k * taps * inputs,
+                                    kh, kw, stride, top, left, sums);
+                if (updated)
+                    tiny_window_2x2(kept, rows, height, width, updated, zero, trained + o * taps * updated,
+                                    trained + k * taps * updated, kh, kw, stride, top, left, sums);
+                y[at + o] = tiny_requantize(sums[0], o, r, at + o);
+                if (k > o) y[at + k] = tiny_requantize(sums[1], k, r, at + k);
+                y[at + outputs + o] = tiny_requantize(sums[2], o, r, at + outputs + o);
+                if (k > o) y[at + outputs + k] = tiny_requantize(sums[3], k, r, at + outputs + k);
+            }
+            j++;
+            continue;
+        }
+        for (int o = 0; o < outputs; o++) {
+            int32_t sum = bias[o];
+            if (fixed)
+                sum += tiny_window(x, rows, height, width, inputs, zero, fixed + o * kh * kw * inputs, kh, kw, top, left);
+            if (updated)
+                sum += tiny_window(kept, rows, height, width, updated, zero, trained + o * kh * kw * updated, kh, kw, top, left);
+            y[at + o] = tiny_requantize(sum, o, r, at + o);
+        }
     }
 }
 
 TINY_KERNEL void tiny_conv(const int8_t *x, int height, int width, int inputs, int zero, const int8_t *fixed,
                            const int8_t *kept, const int8_t *trained, int updated, const int32_t *bias, int outputs, int kh,
                            int kw, int stride, int pad_h, int pad_w, int8_t *y, int out_height, int out_width, tiny_result r) {
-    for (int i = 0; i < out_height; i++)
-        for (int j = 0; j < out_width; j++) {
-            int top = i * stride - pad_h, left = j * stride - pad_w, at = (i * out_width + j) * outputs;
-            if (top >= 0 && top + kh <= height && left >= 0 && left + stride + kw <= width && j + 1 < out_width) {
-                for (int o = 0; o < outputs; o += 2) {
-                    int k = o + 1 < outputs ? o + 1 : o, taps = kh * kw, from = top * width + left;
-                    int32_t sums[4] = {bias[o], bias[k], bias[o], bias[k]};
-                    if (fixed)
-                        tiny_window_2x2(x + from * inputs, width, inputs, zero, fixed + o * taps * inputs,
-                                        fixed + k * taps * inputs, kh, kw, stride, sums);
-                    if (updated)
-                        tiny_window_2x2(kept + from * updated, width, updated, zero, trained + o * taps * updated,
-                                        trained + k * taps * updated, kh, kw, stride, sums);
-                    y[at + o] = tiny_requantize(sums[0], o, r, at + o);
-                    if (k > o) y[at + k] = tiny_requantize(sums[1], k, r, at + k);
-                    y[at + outputs + o] = tiny_requantize(sums[2], o, r, at + outputs + o);
-                    if (k > o) y[at + outputs + k] = tiny_requantize(sums[3], k, r, at + outputs + k);
-                }
-                j++;
-                continue;
-            }
-            for (int o = 0; o < outputs; o++) {
-                int32_t sum = bias[o];
-                if (fixed)
-                    sum += tiny_window(x, height, width, inputs, zero, fixed + o * kh * kw * inputs, kh, kw, top, left);
-                if (updated)
-                    sum += tiny_window(kept, height, width, updated, zero, trained + o * kh * kw * updated, kh, kw, top, left);
-                y[at + o] = tiny_requantize(sum, o, r, at + o);
-            }
-        }
+    for (int i = 0; i < out_height; i++, r.first += out_width * outputs)
+        tiny_conv_row(x, height, height, width, inputs, zero, fixed, kept, trained, updated, bias, outputs, kh, kw, stride, pad_h,
+                      pad_w, i, y + i * out_width * outputs, out_width, r);
 }
 
 enum { TINY_MAX_TAPS = 11 }; /* maximum extent of a depthwise kernel, in each direction */
@@ -360,6 +384,23 @@ TINY_KERNEL void tiny_depthwise(const int8_t *x, int height, int width, int chan
         for (int i = 0; i < height; i++)
             for (int j = 0; j < width; j++) plane[(i + pad_h) * wide + j + pad_w] = x[(i * width + j) * channels + c];
         tiny_plane(plane, wide, zero, w, trains ? updated : channels, bias[c], c, channels, kh, kw, stride, y, out_height, out_width, r);
+    }
+}
+
+/* Row i of a depthwise convolution, to y. `rows` rows of its input are kept at a time. plane: kh rows of one channel,
+ * `wide` columns each with the padding. */
+TINY_KERNEL void tiny_depthwise_row(const int8_t *x, int rows, int height, int width, int channels, int zero, const int8_t *w,
+                                    const int32_t *bias, int kh, int kw, int stride, int pad_h, int pad_w, int wide, int i,
+                                    int8_t *y, int out_width, tiny_result r, int8_t *plane) {
+    memset(plane, zero, (size_t)(kh * wide));
+    for (int c = 0; c < channels; c++) {
+        for (int u = 0; u < kh; u++) {
+            int top = i * stride - pad_h + u;
+            if (top < 0 || top >= height) continue;
+            const int8_t *row = x + tiny_row(top, rows, height, width * channels) + c;
+            for (int j = 0; j < width; j++) plane[u * wide + pad_w + j] = row[j * channels];
+        }
+        tiny_plane(plane, wide, zero, w + c, channels, bias[c], c, channels, kh, kw, stride, y, 1, out_width, r);
     }
 }
 

@@ -15,7 +15,7 @@ from smelt.base.eviction import TemporaryFolder, remove_left_over_folders
 from smelt.tiny.boards.board import Board
 from smelt.tiny.boards.build import BudgetError, Program, build, write_sources
 from smelt.tiny.graph import Int8Graph
-from smelt.tiny.infer import infer_program
+from smelt.tiny.infer import inference_of
 from smelt.tiny.plan import Layout, lay_out
 from smelt.tiny.program import Program as Step
 from smelt.tiny.program import StepOptions
@@ -60,7 +60,7 @@ class Exported:
 
     def program_of_inference(self) -> Step:
         """The inference program, which reads trained parameters from RAM."""
-        return infer_program(self.program.graph, self.program.trained)
+        return inference_of(self.program)
 
 
 def export(
@@ -89,7 +89,7 @@ def export(
     _look_at(out)
     step = step_program(graph, scheme, options)
     layout = lay_out(step)
-    infer = infer_program(graph, step.trained)
+    infer = inference_of(step)
     texts = render(infer, step)
     arena = max(layout.size, lay_out(infer).size)
     rows = {"arena": arena, "trained parameters": trained_bytes(step), "stack": budget.stack}
