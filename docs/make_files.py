@@ -26,6 +26,7 @@ FOLDERS = (
     "roofline",
     *(
         "tiny",
+        "tiny/captured",
         "tiny/attention",
         "tiny/boards",
         "tiny/project",
