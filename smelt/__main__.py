@@ -1,6 +1,6 @@
 """`python -m smelt`: the `smelt` command."""
 
-from smelt.cli.main import app
+from smelt.cli.main import main
 
 if __name__ == "__main__":
-    app(prog_name="smelt")
+    main()

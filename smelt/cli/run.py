@@ -81,6 +81,26 @@ def run_script(
     return status
 
 
+class Interrupted(int):
+    """The exit status 130 of a script that an interrupt (Ctrl-C) ended."""
+
+    def __new__(cls) -> Interrupted:
+        return super().__new__(cls, 130)
+
+
+def end_like_python(command: Callable[[], object]) -> None:
+    """Call a command; if an interrupt ended its script, the process ends by the signal, as Python ends such a script:
+    a shell then ends the loop that called it, which an exit status of 130 alone would not do.
+    """
+    try:
+        command()
+    except SystemExit as end:
+        if not isinstance(end.code, Interrupted):
+            raise
+        sys.excepthook = lambda *error: None  # the script's traceback has been shown
+        raise KeyboardInterrupt from None
+
+
 @contextmanager
 def _executed_when_spawned(text: str) -> Iterator[None]:
     """Context in which processes that `multiprocessing` spawns import smelt and execute `text` before the script."""
@@ -110,7 +130,7 @@ def _status_of(target: str, module: bool) -> int:
         error = error.with_traceback(_of_the_script(error.__traceback__))
         with _perhaps_closed():
             sys.excepthook(type(error), error, error.__traceback__)
-        return 130 if isinstance(error, KeyboardInterrupt) else 1
+        return Interrupted() if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 

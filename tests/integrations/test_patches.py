@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -195,6 +196,20 @@ def test_a_script_that_fails(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "ValueError: of the script" in done.stderr and 'script.py", line 14' in done.stderr
     assert "runpy" not in done.stderr and "smelt:" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT), ("sys.exit(130)", 130)],
+    ids=["interrupt", "status"],
+)
+def test_a_script_ends_by_an_interrupt_as_under_python(tmp_path: Path, end: str, status: int) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import atexit, os, signal, sys\natexit.register(print, 'the end')\n{end}\n")
+    for before in ([], ["-m", "smelt", "run"]):
+        done = subprocess.run([sys.executable, *before, str(script)], capture_output=True, text=True, timeout=120)
+        assert done.returncode == status and done.stdout == "the end\n", (before, done)
+        assert done.stderr.count("KeyboardInterrupt") == (status != 130)
 
 
 def test_modules_and_missing_files(tmp_path: Path) -> None:
