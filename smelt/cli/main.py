@@ -168,12 +168,12 @@ def ops(
     show_ops(Console(), aten, status)
 
 
-if __name__ == "__main__":
-    app()
-
-
 def main() -> None:
     """Run the `smelt` command of this process's arguments."""
     from smelt.cli.run import end_like_python
 
     end_like_python(lambda: app(prog_name="smelt"))
+
+
+if __name__ == "__main__":
+    main()
