@@ -14,7 +14,8 @@ LEFT_OUT = ("bench", "demo")
 """They use the compiler as anybody does."""
 
 FOLDERS = (
-    *("", "capture", "capture/core", "capture/guards", "capture/python", "capture/tensors", "capture/prologue"),
+    *("", "capture", "capture/core", "capture/guards", "capture/python", "capture/arrays"),
+    *("capture/tensors", "capture/prologue"),
     "capture/subclasses",
     *("capture/calls", "capture/control_flow", "capture/equal_calls", "capture/torch", "capture/opcodes"),
     "capture/residual",

@@ -17,6 +17,8 @@ import torch
 from smelt.base.class_tables import ClassTable, by_class, isinstance
 from smelt.base.python_text import module_name
 from smelt.capture._native import NULL
+from smelt.capture.arrays import methods as array_calls
+from smelt.capture.arrays.array import TensorArray
 from smelt.capture.calls.observers import Observed
 from smelt.capture.core import breaks, interface, sources
 from smelt.capture.core.breaks import (
@@ -410,6 +412,8 @@ class Interpreter:
             out = self.subclasses.intercept(fn, args, kwargs)
             if out is not NO_OVERRIDE:
                 return out
+        if self.python.arrays and array_calls.takes(fn, args, kwargs):
+            return array_calls.call_function(self, fn, args, kwargs)
         out = call_in_prologue(self, fn, args, kwargs)
         if out is not NotImplemented:
             return out
@@ -447,6 +451,8 @@ class Interpreter:
         kind = type(value)
         if kind is PrologueValue:
             return type(value.example)
+        if kind is TensorArray:
+            return value.cls
         return self.tensors.type_of(value) if kind is TraceTensor else _NUMBERS.get(kind, kind)
 
     def reenter(self, run: Callable[[], object]) -> object:

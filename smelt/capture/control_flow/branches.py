@@ -15,6 +15,7 @@ import torch
 
 from smelt.base.class_tables import classes, isinstance
 from smelt.capture._native import NULL
+from smelt.capture.arrays.array import TensorArray
 from smelt.capture.control_flow.conditionals import jump
 from smelt.capture.core.breaks import UserError
 from smelt.capture.core.bytecode import Decoded
@@ -58,6 +59,8 @@ def _pop_jump(on: bool) -> Callable[[Any, Frame, int], object | None]:
         if value is on:
             f.pc = arg
             return None
+        if type(value) is TensorArray and value.tensor.numel() == 1:
+            value = value.tensor
         if type(value) is TraceTensor and python_method(vm, value, "__bool__") is not None:
             value = containers.truth(vm, value)
         elif type(value) is TraceTensor and compute_both(vm, f, value, arg, when=off):
@@ -80,7 +83,7 @@ def to_bool(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack[-1] = containers.truth(vm, value)
 
 
-_DECIDED_BY_JUMP = classes(TraceTensor, PhiValue, PrologueValue, *SYMBOLIC)
+_DECIDED_BY_JUMP = classes(TraceTensor, TensorArray, PhiValue, PrologueValue, *SYMBOLIC)
 
 
 def is_simple(decoded: Decoded, start: int, end: int) -> bool:

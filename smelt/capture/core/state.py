@@ -37,6 +37,7 @@ class PythonState:
         read_later: keys of `reads` that the backward methods of the program's autograd functions read.
         hooks: the hooks that the program registers, by identity of the tensor; see `tensor_hooks`.
         regions: modes of the thread that the program has entered, see `thread_modes`.
+        arrays: the arrays of NumPy whose elements the graph computes, see `arrays.array`.
         module_depths: for each active call of a module, the depth of the frame stack, because capture skips the frames
             of `nn.Module.__call__`.
     """
@@ -57,6 +58,7 @@ class PythonState:
         self.read_later: set[tuple[int, str]] = set()
         self.hooks: dict[int, list[Any]] = {}
         self.regions: list[Any] = []
+        self.arrays: list[object] = []
         self.module_depths: list[int] = []
 
     def release(self, external: Container[int]) -> None:
@@ -67,13 +69,21 @@ class PythonState:
         for error, _ in self.errors.values():
             if id(error) not in external:
                 let_go(error)
-        for table in (self.made_classes, self.lookups, self.defaults, self.generators, self.settings, self.errors):
+        for table in (
+            self.made_classes,
+            self.lookups,
+            self.defaults,
+            self.generators,
+            self.settings,
+            self.errors,
+            self.arrays,
+        ):
             table.clear()
 
     def share_classes(self, other: PythonState) -> None:
         """Share with `other` the tables of functions and classes that the program made."""
         self.created, self.remade, self.made_classes = other.created, other.remade, other.made_classes
-        self.running = other.running
+        self.running, self.arrays = other.running, other.arrays
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ import torch
 
 from smelt.base.class_tables import classes, isinstance
 from smelt.capture import _native as native
+from smelt.capture.arrays import methods as array_methods
+from smelt.capture.arrays.array import TensorArray
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
@@ -150,6 +152,8 @@ _register()
 def from_numpy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Captured form of `torch.from_numpy(array)`."""
     (value,) = args
+    if type(value) is TensorArray:
+        return array_methods.to_tensor(vm, value)
     vm.prologue.shares(value)
     return _shared_tensor(vm, value)
 
@@ -164,6 +168,8 @@ def _shared_tensor(vm: Interpreter, value: PrologueValue) -> TraceTensor:
 def as_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Captured form of `torch.as_tensor(data)`, whose result may share the memory of an array."""
     value = args[0] if args else kwargs.get("data")
+    if type(value) is TensorArray:
+        return array_methods.as_tensor(vm, value, kwargs)
     if not any(True for _ in values_in((args, kwargs))):
         return call_torch(vm, torch.as_tensor, args, kwargs)
     if type(value) is PrologueValue and isinstance(value.example, numpy.ndarray):

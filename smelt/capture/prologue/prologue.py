@@ -369,14 +369,10 @@ class Prologue:
         """
         if not any(v.changes for v in values):
             return False
-        if method is not None:
-            writes = method not in PURE_METHODS
-        else:
-            writes = fn in MUTATING or "out" in kwargs or isinstance(fn, numpy.ufunc) and len(args) > fn.nin
-            writes = writes or getattr(fn, "__name__", "") in _IN_PLACE and isinstance(fn, type(operator.iadd))
-        if not writes:
+        written = list(values_in(_written(fn, args, kwargs, method, values)))
+        if not written:
             return False
-        for value in values:
+        for value in written:
             for other in [*self.arrays.values(), *self._shared]:
                 if may_share(value.example, other.example):
                     raise Break("an array of numpy is written that the outside, or a tensor, sees")
@@ -442,6 +438,20 @@ class Prologue:
             self.vm.guards.python(peek, peek.sources)
         else:
             self.vm.guards.flag(peek.pins, (), peek.found)
+
+
+def _written(
+    fn: Callable[..., object] | None, args: Args, kwargs: Kwargs, method: str | None, values: list[PrologueValue]
+) -> object:
+    """The arguments to which an operation writes; all `values` among them for an unknown method."""
+    if "out" in kwargs:
+        return kwargs["out"]
+    if method is not None:
+        return () if method in PURE_METHODS else values
+    if isinstance(fn, numpy.ufunc):
+        return args[fn.nin :]
+    in_place = getattr(fn, "__name__", "") in _IN_PLACE and isinstance(fn, type(operator.iadd))
+    return args[:1] if in_place or fn in MUTATING else ()
 
 
 def needed(ops: list[Op], used: Iterable[int]) -> list[Op]:

@@ -12,6 +12,7 @@ import torch
 
 from smelt.base.class_tables import classes, isinstance
 from smelt.capture import _native as native
+from smelt.capture.arrays.array import as_index, has_arrays
 from smelt.capture.core.breaks import Break, UserError, is_programs, user, user_raise
 from smelt.capture.core.foreign_memory import refuse_windows
 from smelt.capture.core.generators import TracedGenerator
@@ -103,6 +104,8 @@ def _counted(vm: Interpreter, method: object, value: object) -> int:
 def tensor_key(vm: Interpreter, tensor: object, key: object) -> object:
     """The index for a tensor; a sequence of number tensors in it becomes one tensor, as in torch."""
     key = vm.effects.plain(key)
+    if vm.python.arrays and has_arrays(key):
+        key = as_index(key)
     if type(tensor) is TraceTensor:
         key = known_slices(vm, tensor, key)
     if type(key) is not tuple:

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy
 import torch
 
 from smelt.base.class_tables import isinstance
@@ -18,6 +19,7 @@ from smelt.base.python_text import LITERALS, arguments, is_plain_name, module_na
 from smelt.base.torch_private import forbidden
 from smelt.base.warned import heard
 from smelt.capture._native import NULL, generator_at, iterator_position, set_iterator_position
+from smelt.capture.arrays.array import ArrayMethod, TensorArray
 from smelt.capture.calls.calls import Trampoline
 from smelt.capture.core.breaks import Break, CannotRebuild, Restart, is_deep
 from smelt.capture.core.conditional_value import PhiValue, is_plain
@@ -511,6 +513,24 @@ def rebuild_method(r: Rebuild, value: types.MethodType) -> str:
 def rebuild_prologue_method(r: Rebuild, value: PrologueMethod) -> str:
     """The expression for a bound method of a prologue value, such as an array."""
     return r.attribute(r(value.owner), value.name)
+
+
+@REBUILD(numpy.dtype)
+def rebuild_dtype(r: Rebuild, value: object) -> str:
+    """The expression for a dtype of NumPy, which is immutable."""
+    return r.constant(value, "dtype")
+
+
+@REBUILD(TensorArray)
+def rebuild_array(r: Rebuild, value: TensorArray) -> str:
+    """The expression for an array that shares a tensor's memory, or for a NumPy number."""
+    return f"{r(value.tensor)}.numpy(){'[()]' if value.scalar else ''}"
+
+
+@REBUILD(ArrayMethod)
+def rebuild_array_method(r: Rebuild, value: ArrayMethod) -> str:
+    """The expression for a bound method of such an array."""
+    return f"{r(value.owner)}.{value.name}"
 
 
 @REBUILD(*BOUND_C_CLASSES)

@@ -19,6 +19,7 @@ from smelt.base.class_tables import classes, isinstance
 from smelt.base.default_device import MAKERS
 from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
+from smelt.capture.arrays.array import refuse_arrays
 from smelt.capture.core.breaks import Break, Restart, UserError
 from smelt.capture.core.interface import NO_OVERRIDE, Args, Interpreter, Kwargs, Numbers
 from smelt.capture.core.registry import READ
@@ -404,6 +405,8 @@ class Tensors:
             raise Break(f"{name_of(target)} of a {name}", "capture does not know what its __torch_function__ would get")
 
     def _attempt(self, target: object, args: Args, kwargs: Mapping[str, object]) -> tuple[Any, list[TraceTensor]]:
+        if self.vm.python.arrays:
+            refuse_arrays(name_of(target), args, kwargs)
         try:
             return self.runner.attempt(target, args, kwargs)
         except UserError as error:

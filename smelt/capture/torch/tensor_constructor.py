@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from smelt.base.class_tables import isinstance
+from smelt.capture.arrays import methods as array_methods
+from smelt.capture.arrays.array import TensorArray
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.prologue_value import values_in
@@ -33,6 +35,8 @@ def _scalars(data: object) -> list[object]:
 def tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Captured form of `torch.tensor(data, ...)`: nested lists with 0-dimensional tensors become stacks."""
     data = vm.effects.plain(args[0] if args else kwargs.get("data"))
+    if type(data) is TensorArray:
+        return array_methods.new_tensor(vm, data, kwargs)
     if any(True for _ in values_in((data, kwargs))):
         return prologue_ops.tensor_of(vm, torch.tensor, args, kwargs)
     if not isinstance(data, (list, tuple)) or not any(type(leaf) is TraceTensor for leaf in _leaves(data)):

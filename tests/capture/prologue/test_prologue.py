@@ -679,3 +679,22 @@ def test_functions_of_numpy_objects_are_distinguished() -> None:
     run = smelt.compile(lambda x, held: (x + 1, held(np.arange(3))))
     for n in (1, 2, 3):
         assert run(torch.ones(2), np.vectorize(lambda v, n=n: v + n))[1].tolist() == [n, n + 1, n + 2]
+
+
+def test_an_array_made_like_an_argument_may_be_written():
+    def fn(a):
+        out = np.empty_like(a)
+        np.add(a, 1, out=out)
+        np.multiply(out, a, out)
+        total = np.zeros(())
+        a.sum(out=total)
+        return out, total
+
+    check(fn, np.arange(6.0))
+
+
+def test_an_array_given_as_out_is_left_to_numpy():
+    def fn(a, out):
+        return np.add(a, 1, out=out) is out, a.sum(axis=0, out=out[0, ...])
+
+    check(fn, np.arange(6.0), np.zeros(6), whole=False)
