@@ -35,7 +35,16 @@ from smelt.base.stats import count, spend
 from smelt.base.text import on_one_line
 from smelt.capture import _native as native
 from smelt.capture.cache import CacheEntry, CompileSite, Reader, Slots
-from smelt.capture.calls import builtin_functions, caches, calls, container_builtins, getters, objects, texts
+from smelt.capture.calls import (
+    builtin_functions,
+    caches,
+    calls,
+    container_builtins,
+    getters,
+    math_functions,
+    objects,
+    texts,
+)
 from smelt.capture.core import compiler_marks, flags, policy, sources
 from smelt.capture.core.breaks import (
     At,
@@ -118,6 +127,7 @@ _REGISTERED = (
     functions,
     getters,
     grad_scaler,
+    math_functions,
     modules,
     nested_tensors,
     objects,

@@ -181,8 +181,7 @@ class Sizes:
         if not self.symbols or self.dynamic is False:
             return None
         scheduled = type(value) is float and _is_scheduled(source)
-        kept = _is_setting(source) if type(value) is float else _is_attribute(source)
-        if not source.local and not scheduled and not kept:
+        if not source.local and not scheduled and not _is_kept(source):
             return None
         if value != value:  # a NaN: a guard that compares it would always fail
             return None
@@ -265,18 +264,13 @@ def _is_scheduled(source: Source) -> bool:
     return _is_entry(source) and source.key in _SCHEDULED
 
 
-def _is_setting(source: Source | None) -> bool:
-    """Whether the source is an item of a dictionary, or of a tuple in a dictionary. An optimizer's momentum and betas
-    are such items, and may change at each step.
-    """
-    if source is None:
-        return False
-    return _is_entry(source) or (source.kind == native.TUPLE_ITEM and _is_setting(source.base))
+def _is_kept(source: Source) -> bool:
+    """Whether an object or function keeps the number between calls: it may count them, or be set at each step."""
+    return source.kind in _KEEPING
 
 
-def _is_attribute(source: Source) -> bool:
-    """Whether the source is an attribute of an object: such a number may count calls, as in a schedule."""
-    return source.kind == native.DICT_ITEM and source.base is not None and source.base.kind == native.INSTANCE_DICT
+_KEEPING = {native.DICT_ITEM, native.LIST_ITEM, native.TUPLE_ITEM, native.CELL}
+"""Kinds of sources of numbers in attributes, containers and closures."""
 
 
 def _is_entry(source: Source) -> bool:
