@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from smelt.base.class_tables import isinstance
-from smelt.base.torch_private import version_of
+from smelt.base.torch_private import is_view, version_of
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, Restart, UserError, user, user_raise
@@ -228,9 +228,11 @@ def store_data(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
     graph that uses it.
 
     Raises:
-        Restart: the frame makes the tensor; the next attempt ends the graph before the assignment.
+        Restart: the frame makes the tensor, which is a view or may be saved by autograd; the next attempt ends the
+            graph before the assignment.
     """
-    if vm.source_of(tensor) is None:
+    made = vm.source_of(tensor) is None
+    if made and (is_view(tensor) or _may_be_saved(vm)):
         stop = Break("tensor.data is assigned", "the tensor object does not exist yet", "write x = value.detach()")
         born = vm.tensors.born.get(id(tensor), -1) if vm.tensors is vm.outermost else -1
         if born < 0:
@@ -245,10 +247,17 @@ def store_data(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
     fresh = vm.tensors.run(torch.Tensor.detach, (value,), {}, method="detach")
     tensor.data = fresh
     vm.tensors.nodes[id(tensor)] = vm.tensors.nodes[id(fresh)]
+    if made:
+        return
     before = vm.effects.stores.get(("attr", id(tensor), "data"))
     vm.effects.store("attr", tensor, "data", fresh)
     now = vm.effects.stores["attr", id(tensor), "data"]
     now.version = version_of(tensor) if before is None else before.version
+
+
+def _may_be_saved(vm: Interpreter) -> bool:
+    """Whether autograd may have saved tensors that the frame made, which then show what they get as their data."""
+    return vm.tensors is not vm.outermost or any(each.requires_grad for _, each in vm.tensors.made_tensors())
 
 
 def _kind(tensor: torch.Tensor) -> tuple[object, ...]:
