@@ -18,7 +18,7 @@ from smelt.base.class_tables import ClassTable, by_class, isinstance
 from smelt.base.python_text import module_name
 from smelt.capture._native import NULL
 from smelt.capture.arrays import methods as array_calls
-from smelt.capture.arrays.array import TensorArray
+from smelt.capture.arrays.array import TensorArray, needs_values
 from smelt.capture.calls.observers import Observed
 from smelt.capture.core import breaks, interface, sources
 from smelt.capture.core.breaks import (
@@ -426,7 +426,12 @@ class Interpreter:
 
     def native(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
         """Run C code of the user's program. Tensor operations that it makes are recorded as well."""
-        return user(self._native, fn, *args, **kwargs)
+        try:
+            return user(self._native, fn, *args, **kwargs)
+        except UserError as error:
+            if self.python.arrays and TensorArray.__name__ in str(error.error):  # C code refuses the stand-in
+                raise needs_values("an array that the graph computes, handed to C code") from None
+            raise
 
     def _native(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
         self.work += 1

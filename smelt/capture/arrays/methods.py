@@ -69,6 +69,8 @@ def to_array(vm: Interpreter, tensor: TraceTensor, *, force: bool = False) -> Te
         tensor = record(vm, torch.Tensor.detach, tensor, method="detach")
     if tensor.requires_grad or tensor.device.type != "cpu" or tensor.layout != torch.strided or _is_lazy(tensor):
         raise needs_values("tensor.numpy() of a tensor that is not plain memory of the CPU")
+    if vm.tensors is not vm.outermost:
+        raise needs_values("tensor.numpy() in a function that a transform runs")
     if tensor.dtype not in NUMPY_OF:
         raise needs_values(f"tensor.numpy() of {tensor.dtype}")
     return shown(vm, tensor)
@@ -318,6 +320,6 @@ def _fitting(vm: Interpreter, how: Callable[..., object], name: str, args: Args,
 
 def takes(fn: object, args: Args, kwargs: Kwargs) -> bool:
     """Whether this is a call of NumPy with arrays of the graph among its arguments."""
-    module = getattr(fn, "__module__", None) or ""
+    module = getattr(getattr(fn, "__objclass__", fn), "__module__", None)
     is_numpy = isinstance(fn, numpy.ufunc) or isinstance(module, str) and module.split(".")[0] == "numpy"
     return is_numpy and (has_arrays(args) or has_arrays(kwargs))

@@ -179,6 +179,8 @@ def test_arrays_from_outside_take_part():
         lambda a: np.median(a),
         lambda a: a.tolist(),
         lambda a: str(a),
+        lambda a: bytes(memoryview(a)),
+        lambda a: np.ndarray.sum(a),
         lambda a: np.add(a, 1, out=np.zeros((3, 4), np.float32)),
         lambda a: np.sum(a, axis=()),
         lambda a: np.sum(a, where=a > 0),
