@@ -20,6 +20,7 @@ from smelt.abi.frame_facts import RunFacts
 from smelt.base.errors import BuildError
 from smelt.base.text import visible
 from smelt.capture.explain import Watch, watched
+from smelt.cli.ranks import write_report
 from smelt.cli.run import run_script, summary
 from smelt.debug.memory_samples import MemorySamples
 from smelt.page.page import render
@@ -32,20 +33,26 @@ WIDTH = 140
 NOTHING = "nothing was compiled: no compiled function was called"
 
 
-def explain_script(target: str, args: Sequence[str], module: bool, page: Path | None, perf: bool = False) -> int:
+def explain_script(
+    target: str, args: Sequence[str], module: bool, page: Path | None, perf: bool = False, ranks: Path | None = None
+) -> int:
     """Run a script, then report on its compiled frames; returns the script's exit status.
 
     Args:
         page: the file for the HTML page; None: the report is printed as text to standard output.
         perf: compare the times of kernels with the limits of the machine, in place of the text or on the page.
+        ranks: the folder to which each process of a distributed run writes its report instead, for `smelt ranks`.
     """
     page = page.absolute() if page is not None else None
+    ranks = ranks.absolute() if ranks is not None else None
     process, samples = os.getpid(), MemorySamples()
     with watched() as watch:
         status = run_script(target, args, module, quiet=True)
         if os.getpid() != process:  # a child process forked by the script also ends here
             return status
         _wait_for_threads()
+    if ranks is not None:
+        return _written_for_ranks(ranks, shlex.join([target, *args]), watch.text(), status)
     if page is None and not perf:
         _print(watch.text() or NOTHING, sys.stdout)
         return status
@@ -113,6 +120,16 @@ def _written(page: Path, run: RunFacts, watch: Watch, status: int) -> int:
         return status or 1
     lines = [f"smelt: the page is {page}"] if run.frames or run.breaks else [f"smelt: {NOTHING}; the page is {page}"]
     _print("\n".join([*summary(smelt.stats()), *lines]), sys.stderr)
+    return status
+
+
+def _written_for_ranks(folder: Path, title: str, text: str, status: int) -> int:
+    try:
+        file = write_report(folder, title, status, smelt.stats(), text)
+    except OSError as error:
+        _print(f"smelt: the report could not be written to {folder}: {error.strerror or error}", sys.stderr)
+        return status or 1
+    _print(f"smelt: the report is {file}; all ranks: smelt ranks {shlex.quote(str(folder))}", sys.stderr)
     return status
 
 

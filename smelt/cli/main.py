@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from smelt.base.text import visible
 from smelt.cli.bench import bench, user_errors
 from smelt.cli.cache import cache
 from smelt.cli.census import census
@@ -85,12 +86,38 @@ def explain(
     perf: Annotated[
         bool, typer.Option("--perf", help="Time each kernel, and compare it with what this machine can do at most.")
     ] = False,
+    ranks: Annotated[
+        Path | None,
+        typer.Option(
+            "--ranks", help="Write a report of each rank to this folder, for `smelt ranks`.", callback=output_folder
+        ),
+    ] = None,
 ) -> None:
     """Run a script as `smelt run` does; at its end, tell of each compiled frame: graphs, breaks, guards, recompiles."""
     from smelt.cli.explain import explain_script
 
     _expect_script(script, module)
-    raise typer.Exit(explain_script(script, context.args, module, html, perf))
+    if ranks is not None and (html is not None or perf):
+        raise typer.BadParameter("a report of ranks is no page and no table of kernels", param_hint="--ranks")
+    raise typer.Exit(explain_script(script, context.args, module, html, perf, ranks))
+
+
+@app.command()
+def ranks(
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of `torchrun ... -m smelt explain --ranks FOLDER SCRIPT`.")
+    ],
+    rank: Annotated[int | None, typer.Option(help="Print the whole report of this rank instead.")] = None,
+) -> None:
+    """Compare what the processes of a distributed run have compiled: counters side by side, then what differs."""
+    from smelt.cli.ranks import merged, read_reports
+
+    with user_errors():
+        reports = read_reports(folder)
+        chosen = [report for report in reports if rank is None or report.rank == rank]
+        if not chosen:
+            raise typer.BadParameter(f"{folder} has no report of rank {rank}", param_hint="--rank")
+        print(visible(merged(reports) if rank is None else chosen[0].text))
 
 
 @app.command(context_settings=SCRIPT_ARGUMENTS)
