@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as fc
+import torch.distributed.nn.functional as nnf
 import torch.nn.functional as F
 from torch import nn
 
@@ -182,6 +184,17 @@ def unequal(x: Any) -> Any:
     return out.sum() * x
 
 
+def functional(x: Any) -> Any:
+    """Functional collectives, along rows and columns, and some with gradients; lists."""
+    group, rank = dist.group.WORLD, dist.get_rank()
+    rows = fc.all_gather_tensor(x * 2, 0, group).sum(0) + fc.reduce_scatter_tensor(x * 3, "sum", 1, group).sum()
+    shared = nnf.all_gather(x * x)[0] * fc.broadcast(x + 1, 1, group)
+    given = [x.detach() * (1 + 2 * rank + other) for other in range(WORLD)]
+    got = [torch.empty_like(each) for each in given]
+    dist.all_to_all(got, given)
+    return fc.all_reduce(x, "sum", group) * rows, shared * torch.cat(got).sum()
+
+
 def one_sided(x: Any) -> Any:
     """Each process reads another result: both take part in all."""
     y, z = x * 2, x + 3
@@ -216,7 +229,7 @@ def _one_graph(fn: Callable[..., Any], x: Any, graphs: int | None = 1) -> None:
 def collectives(rank: int) -> None:
     x = torch.arange(24.0).reshape(4, 6).sin() * (rank + 1)
     for given in (x, x[:2].t().contiguous().t()):
-        for fn in (megatron, functions, saved, scattered, gathered, rooted, unequal, one_sided):
+        for fn in (megatron, functions, saved, scattered, gathered, rooted, unequal, one_sided, functional):
             _one_graph(fn, given)
     for given in (x[:1, :1], x[:0]):
         for fn in (rooted, one_sided):

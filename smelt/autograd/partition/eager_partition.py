@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import fx
 
-from smelt.autograd.partition.extract import extract
+from smelt.autograd.partition.extract import exchanged_late, extract
 from smelt.autograd.partition.read_late import as_saved, copied, read_late
 from smelt.autograd.partition.recompute import never_twice
 from smelt.autograd.trace.functionalize import is_view_node
@@ -45,7 +45,7 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
     last = len(inputs) - len(joint.sizes)
     tangents, sizes = inputs[count:last], inputs[last:]
     own = as_saved(nodes, inputs[:count], values)
-    late = dependents(nodes, [*tangents, *own, *marks(module.graph)])
+    late = dependents(nodes, [*tangents, *own, *marks(module.graph), *exchanged_late(nodes)])
     needed = ancestors(gradients, among=late)
     saved = _operands(needed & late - own.keys(), late, nodes)
     saved = _without_views(_without_checkpointed(saved, nodes, late, values), nodes)

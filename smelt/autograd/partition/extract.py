@@ -8,12 +8,20 @@ from torch import fx
 from torch.fx import Node
 
 from smelt.graph.ir.module import Graph, GraphModule
+from smelt.graph.ir.schema import is_collective
 from smelt.prims.table import PRIMS
 
 
 def nodes_among(values: Iterable[object]) -> list[Node]:
     """Returns the values that are nodes."""
     return [v for v in values if isinstance(v, Node)]
+
+
+def exchanged_late(nodes: Iterable[Node]) -> list[Node]:
+    """Returns the collectives that eager begins in its backward. They stay there, in its order, also if they read no
+    gradient: in another process, which gives a gradient where this one gives nothing, they may.
+    """
+    return [node for node in nodes if node.meta.get("backward") and is_collective(node.target)]
 
 
 def extract(

@@ -12,7 +12,7 @@ from typing import Literal
 from torch import fx
 from torch.fx import Node
 
-from smelt.autograd.partition.extract import extract, nodes_among
+from smelt.autograd.partition.extract import exchanged_late, extract, nodes_among
 from smelt.autograd.partition.min_cut import Cut
 from smelt.autograd.partition.read_late import as_saved, copied, read_late
 from smelt.autograd.partition.recompute import Costs, kind_of
@@ -79,7 +79,9 @@ class _Split:
         self.reads = self.found[: len(joint.reads)]
         self.value_metas, self.gradient_metas, self.found_metas = joint.split_results(output.meta["val"])
         self.as_saved = as_saved(placeholders, self.inputs, self.values)
-        self.late = dependents(self.nodes, [*self.tangents, *self.as_saved, *marks(module.graph)])
+        self.late = dependents(
+            self.nodes, [*self.tangents, *self.as_saved, *marks(module.graph), *exchanged_late(self.nodes)]
+        )
         self.needed_forward = ancestors([*nodes_among(self.values), *self.found])
         needed = ancestors(nodes_among(self.gradients))
         self.early = [n for n in self.nodes if n in needed and n not in self.late]

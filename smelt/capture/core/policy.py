@@ -79,6 +79,8 @@ NATIVE_MODULES = (
 INLINE_MODULES = (
     "torch._functorch.functional_call",
     "torch.distributed.algorithms._checkpoint",
+    "torch.distributed._functional_collectives",
+    "torch.distributed.nn.functional",
     "torch._higher_order_ops.cond",
     "torch._higher_order_ops.while_loop",
     "torch._higher_order_ops.scan",
@@ -127,6 +129,7 @@ BREAK_MODULES = (
 NATIVE_NAMES = {
     ("torch.distributed", "is_available"),
     ("torch.distributed.distributed_c10d", "is_initialized"),
+    ("torch.distributed.distributed_c10d", "get_backend"),
     ("torch.distributed.distributed_c10d", "get_rank"),
     ("torch.distributed.distributed_c10d", "get_world_size"),
     ("torch._functorch.utils", "unwrap_dead_wrappers"),

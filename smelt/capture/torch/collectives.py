@@ -19,7 +19,8 @@ F = TypeVar("F", bound=Callable[..., object])
 
 if torch.distributed.is_available():
     import torch.distributed as dist
-    import torch.distributed._functional_collectives  # registers the operators' shapes
+    import torch.distributed._functional_collectives as functional  # registers the operators' shapes
+    import torch.distributed.nn.functional as with_gradients
 
     c10d = torch.ops._c10d_functional
 
@@ -248,6 +249,28 @@ if torch.distributed.is_available():
             raise Break("an exchange of splits that do not fit", "eager raises an error")
         return found
 
+    @_captures("all_to_all")
+    def all_to_all(
+        vm: Interpreter,
+        output_tensor_list: list[object],
+        input_tensor_list: list[object],
+        group: dist.ProcessGroup | None = None,
+        async_op: bool = False,
+    ) -> EndedCollective | None:
+        """Captured form of `all_to_all(outputs, inputs)`: one exchange of their stack."""
+        targets, given = (list(vm.effects.plain(each)) for each in (output_tensor_list, input_tensor_list))
+        group = _group(vm, [*targets, *given], group)
+        _refuse_recorded(*targets, *given)
+        equal = len({(each.shape, each.dtype) for each in (*targets, *given)}) == 1
+        if not equal or not len(targets) == len(given) == group.size():
+            raise Break("an exchange of lists of different sizes", "some backends raise an error")
+        ones = [1] * group.size()
+        stacked = vm.tensors.run(torch.stack, (given,), {})
+        whole = _run(vm, c10d.all_to_all_single.default, stacked, ones, ones, group.group_name)
+        for number, target in enumerate(targets):
+            _write(vm, target, vm.tensors.run(torch.select, (whole, 0, number), {}))
+        return _handle(async_op, *targets)
+
     @_captures("reduce")
     def reduce(
         vm: Interpreter,
@@ -348,6 +371,49 @@ if torch.distributed.is_available():
     def future(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
         """The future of a handle runs callbacks, which Python has to call."""
         raise Break("the future of a collective", "its callbacks run in Python", "work.wait()")
+
+    # Functions of `_functional_collectives` are captured like the program's, but for these.
+
+    def _resolved(vm: Interpreter, group: object, tag: str = "") -> str:
+        """The name of a group that is given as itself, by its name, as a mesh, or as (mesh, dimension)."""
+        group = vm.effects.plain(group)
+        if group is dist.group.WORLD:
+            vm.guards.flag(_world_name, (), _world_name())
+        if not dist.is_initialized() or isinstance(group, list) or tag:
+            raise Break("a functional collective of ranks that name no group", "a graph holds the name of a group")
+        found = resolve(group)
+        return found if isinstance(found, str) else found.group_name
+
+    resolve: Callable[[object], Any]
+    for each in ("_resolve_group_name", "_resolve_group"):  # torch 2.11 has only the first
+        if hasattr(functional, each):
+            resolve = getattr(functional, each)
+            special(resolve)(lambda vm, args, kwargs: _resolved(vm, *args, **kwargs))
+
+    @special(functional._maybe_wrap_tensor)
+    def maybe_wrap_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+        """The result of a functional collective in a graph: a plain tensor, which is there."""
+        return vm.tensors.run(c10d.wait_tensor.default, tuple(args), {})
+
+    @special(functional._are_we_tracing)
+    def are_we_tracing(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+        """Whether results of functional collectives are plain tensors."""
+        return True
+
+    def functional_broadcast(vm: Interpreter, self: TraceTensor, src: int, group: object, tag: str = "") -> object:
+        """Captured form of a functional broadcast. Eager's operator is a recorded copy and a write that is not."""
+        out = vm.tensors.run(torch.clone, (_dense(vm, self),), {})
+        _write(vm, out, _run(vm, c10d.broadcast.default, _dense(vm, self), src, _resolved(vm, group, tag)))
+        return out
+
+    special(functional.broadcast)(lambda vm, args, kwargs: functional_broadcast(vm, *args, **kwargs))
+
+    if hasattr(with_gradients, "_not_supported_under_compile"):
+        special(with_gradients._not_supported_under_compile)(lambda vm, args, kwargs: None)
+
+    special(dist.distributed_c10d._get_group_size_by_name)(
+        lambda vm, args, kwargs: dist.distributed_c10d._get_group_size_by_name(*args, **kwargs)
+    )
 
     def world(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         """Captured form of `torch.distributed.group.WORLD`."""

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as fc
+import torch.distributed.nn.functional as nnf
+from torch.distributed.device_mesh import init_device_mesh
 
 import smelt
 from smelt.runtime.library import collectives
@@ -244,3 +247,53 @@ def test_computation_runs_while_collectives_are_under_way(monkeypatch: pytest.Mo
     names = [event.name for event in seen.events()]
     steps = [name for name in names if name.startswith("c10d::") or name in ("aten::cumsum", "waits")]
     assert steps == ["c10d::allreduce_", "aten::cumsum", "c10d::allreduce_", "waits", "waits"]
+
+
+def functional(x: Any) -> Any:
+    group = dist.group.WORLD
+    total = fc.all_reduce(x * 2, "sum", group)
+    rows = fc.all_to_all_single(total, None, None, group) * fc.broadcast(x + 1, 0, group)
+    first, second = fc.all_reduce_coalesced([x * 3, x + 2], "sum", group)
+    return fc.wait_tensor(rows) * first + second
+
+
+def functional_of_a_mesh(x: Any) -> Any:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return fc.all_reduce(x * 2, "sum", mesh) + fc.all_reduce(x, "sum", (mesh, 0))
+
+
+def with_gradients(x: Any) -> Any:
+    return torch.cat(nnf.all_gather(x * 2)) * nnf.broadcast(x + 1, 0) * nnf.scatter([x * 3], 0)
+
+
+def exchanged_lists(x: Any) -> Any:
+    out = [torch.empty_like(x)]
+    dist.all_to_all(out, [x.detach() * 2])
+    return out[0] * x
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3), (4, 1)])
+@pytest.mark.parametrize("fn", [functional, with_gradients, exchanged_lists], ids=lambda fn: fn.__name__)
+@pytest.mark.filterwarnings("ignore")
+def test_functional_ones_are_one_graph_with_eagers_gradients(fn: Any, shape: tuple[int, ...]) -> None:
+    """Also of the operators that copy and write: eager's autograd sees the copy."""
+    found = []
+    for call in (fn, smelt.compile(fn, fullgraph=True)):
+        x = (torch.ones(shape) * 3).requires_grad_()
+        y = call(x)
+        y = y.wait() if isinstance(y, fc.AsyncCollectiveTensor) else y
+        y.square().sum().backward()
+        found.append((y.detach(), x.grad))
+    assert same(found[1], found[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_groups_of_functional_ones_may_be_meshes() -> None:
+    """A mesh is made outside of graphs."""
+    assert same(smelt.compile(functional_of_a_mesh)(X), functional_of_a_mesh(X) + 0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_functional_result_that_leaves_is_a_plain_tensor() -> None:
+    found = smelt.compile(lambda x: fc.all_reduce(x * 2, "sum", dist.group.WORLD), fullgraph=True)(X)
+    assert type(found) is torch.Tensor and same(found, X * 2)
