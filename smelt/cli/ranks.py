@@ -82,15 +82,20 @@ def merged(reports: Sequence[RankReport]) -> str:
         f"no report of rank {rank}: it had not ended, or was killed" for rank in range(world) if rank not in ranks
     ]
     lines += [f"rank {each.rank} ended with exit status {each.status}" for each in reports if each.status]
-    rows = [["", *(f"rank {rank}" for rank in ranks), ""]]
-    numbers = {name: [each.stats.get(name, 0) for each in reports] for name in _counters(reports)}
-    for name, found in numbers.items():
-        differ = name not in TIMES and len(set(found)) > 1
-        rows.append([name, *(f"{n:.2f}" if name in TIMES else str(n) for n in found), "differ" if differ else ""])
-    lines += _aligned(rows)
+    lines += _aligned(_rows(reports))
     for table in TABLES:
         lines += _differences(table, reports)
     return "\n".join(lines)
+
+
+def _rows(reports: Sequence[RankReport]) -> list[list[str]]:
+    """Returns a row for each counter, with a word where processes differ."""
+    rows = [["", *(f"rank {each.rank}" for each in reports), ""]]
+    for name in _counters(reports):
+        found = [each.stats.get(name, 0) for each in reports]
+        differ = name not in TIMES and len(set(found)) > 1
+        rows.append([name, *(f"{n:.2f}" if name in TIMES else str(n) for n in found), "differ" if differ else ""])
+    return rows
 
 
 def _counters(reports: Sequence[RankReport]) -> list[str]:
