@@ -247,14 +247,14 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm(x))))
 
 
-def _sharded(compiled: bool, recomputed: bool) -> Any:
+def _sharded(compiled: bool, recomputed: bool, sizes: tuple[int, ...] = (WORLD,)) -> Any:
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(0)
     model: Any = nn.Sequential(Block(), Block())
-    mesh = init_device_mesh("cpu", (WORLD,))
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard")[-len(sizes) :])
     for k, block in enumerate(model):
         model[k] = fully_shard(checkpoint_wrapper(block) if recomputed else block, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -291,6 +291,36 @@ def sharded(rank: int) -> None:
         stats = smelt.stats()
         assert stats["graphs"] > 0 and stats["fallbacks"] == 0
         torch.testing.assert_close(got, _steps(_sharded(False, recomputed), rank), **CLOSE)
+    got = _steps(_sharded(True, False, (WORLD, 1)), rank)  # parameters of each process are replicated
+    torch.testing.assert_close(got, _steps(_sharded(False, False, (WORLD, 1)), rank), **CLOSE)
+
+
+def _pipelined(compiled: bool, rank: int) -> list[Any]:
+    """Losses and parameters of a stage in a pipeline of torch."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    torch.manual_seed(0)
+    block = [Block() for _ in range(WORLD)][rank]
+    stage = PipelineStage(smelt.compile(block) if compiled else block, rank, WORLD, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, 4, loss_fn=lambda y, target: (y - target).square().mean())
+    optimizer = torch.optim.SGD(block.parameters(), lr=0.1)
+    losses: list[Any] = []
+    for _ in range(2):
+        x = torch.arange(64.0).reshape(8, 8).cos()
+        inputs: tuple[Any, ...] = (x,) if rank == 0 else ()
+        schedule.step(*inputs, **({"target": x.sin(), "losses": losses} if rank == WORLD - 1 else {}))
+        optimizer.step()
+        optimizer.zero_grad()
+    return [*losses, *(p.detach() for p in block.parameters())]
+
+
+def pipelined(rank: int) -> None:
+    """Compiled stages in a schedule of torch: one graph each, trained as in eager."""
+    smelt.reset()
+    got = _pipelined(True, rank)
+    stats = smelt.stats()
+    assert (stats["graphs"], stats["breaks"]) == (1, 0)
+    torch.testing.assert_close(got, _pipelined(False, rank), **CLOSE)
 
 
 def _rank(rank: int, port: int) -> None:
@@ -299,6 +329,7 @@ def _rank(rank: int, port: int) -> None:
     try:
         collectives(rank)
         sharded(rank)
+        pipelined(rank)
     finally:
         dist.destroy_process_group()
 
