@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from torch import fx
 from torch.fx import Node
 
+from smelt.autograd.repeated.masks import Masks
 from smelt.autograd.repeated.places import NAMES, RANDOM, Part, Place, Places, Refused
 from smelt.autograd.repeated.returned import Returned
 from smelt.autograd.repeated.shorten import Result, Short
@@ -72,7 +73,12 @@ class _Expansion:
         self.calls = [n for n in nodes[:-1] if n.op != "placeholder"]
         given = [n for n in nodes if n.op == "placeholder"]
         self.primals, self.others = given[: joint.num_primals], given[joint.num_primals :]
-        self.places = Places(self.primals, self.others, self.calls, short)
+        values, self.gradients, _ = joint.split_results(self.output.args[0])
+        metas, self.gradient_metas, _ = joint.split_results(self.output.meta["val"])
+        self.returned = Returned(joint, short, values, metas)
+        of_results = self.returned.places(self.others)
+        self.places = Places(self.primals, self.others, self.calls, short, of_results)
+        self.returned.check_blocks(values, metas, self.places)
         self.graph = Graph()
         self.env: dict[Node, Node] = {}
         self.made: dict[Place, Node] = {}
@@ -153,10 +159,26 @@ class _Expansion:
                 assert chain is not None
                 block = short.blocks.level[short.blocks.inputs[i]]
                 self.made[("input", chain), block] = copy
+        tangents = self.returned.tangents(self.others)
         for node in self.others:
-            if "as_saved" not in node.meta:
+            if "as_saved" not in node.meta and node not in tangents.values():
                 self.keep(node, self.graph.node_copy(node))
+        for at in self.returned.differentiable:
+            self.copy_of_result(at, tangents[self.returned.sources[at]], f"tangents_{at}", {})
         self.copy_saved(saved)
+
+    def copy_of_result(self, at: int, node: Node, name: str, meta: Mapping[str, Any]) -> None:
+        """Copy a placeholder that belongs to a program output for the program output at a position of the whole
+        graph.
+        """
+        copy = self.graph.create_node("placeholder", name, (), {}, name)
+        copy.meta = {**node.meta, **meta}
+        later = self.returned.origins[at].later
+        if later:
+            root, block = self.places.of[node]
+            self.made[root, block + later] = copy
+        else:
+            self.keep(node, copy)
 
     def copy_saved(self, saved: Mapping[tuple[str, Any], Node]) -> None:
         """Copy the placeholders of inputs and results as they are when the backward runs, in the inputs' order."""
@@ -173,8 +195,13 @@ class _Expansion:
         for i, template in enumerate(self.templates):
             for kind, node in of_inputs.get(template, ()):
                 self.copy_saved_input(i, kind, node)
-        for node in rest:
-            self.keep(node, self.graph.node_copy(node))
+        of_results = self.returned.saved(rest)
+        if [*of_results.values()] != rest or [*of_results] != sorted(of_results):
+            raise Refused
+        for at, source in enumerate(self.returned.sources):
+            if source in of_results:
+                saved_as = {"as_saved": ("output", at)}
+                self.copy_of_result(at, of_results[source], f"result_{at}_saved", saved_as)
 
     def copy_saved_input(self, i: int, kind: str, node: Node) -> None:
         name = node.name.replace(node.meta["as_saved"][1], f"primals_{i}")
@@ -225,13 +252,11 @@ class _Expansion:
     # -- results and the plan ---------------------------------------------------------------------------------------
 
     def finish(self) -> Joint:
-        joint, short = self.joint, self.short
-        values, gradients, _ = joint.split_results(self.output.args[0])
-        value_metas, gradient_metas, _ = joint.split_results(self.output.meta["val"])
+        joint, short, returned = self.joint, self.short, self.returned
+        gradients, gradient_metas = self.gradients, self.gradient_metas
         given = [k for k in joint.gradients if k is not None]
         if given != [*range(len(gradients))]:
             raise Refused
-        returned = Returned(joint, short, values, value_metas, self.places)
         results: list[Any] = [*map(self.result, returned.values, returned.origins)]
         metas, positions = [*returned.metas], list[int | None]()
         num_values = len(results)
@@ -244,6 +269,7 @@ class _Expansion:
             results.append(self.gradient(i, gradients[k]))
             metas.append(gradient_metas[k])
         self.check_plans(gradients, gradient_metas)
+        masks = Masks(self.prims.graph, joint, returned, self.graph, results[num_values:])
         made = self.graph.output(tuple(results))
         made.meta = {**self.output.meta, "val": tuple(metas)}
         return replace(
@@ -260,7 +286,8 @@ class _Expansion:
             saved_itself=self.spread(joint.saved_itself),
             saved_both=self.spread(joint.saved_both),
             idle=tuple(sorted(self.spread(joint.idle))),
-            reached=self.spread_values(joint.reached),
+            reached=masks.reached(positions, self.spread_values(joint.reached)),
+            flow=masks.flow,
             layouts_returned=self.spread_values(joint.layouts_returned),
             facts=replace(
                 self.facts,
@@ -307,7 +334,9 @@ class _Expansion:
         for one, other in self.templates_of_blocks():
             k, m = joint.gradients[one], joint.gradients[other]
             same = (k is None) == (m is None) and all((one in each) == (other in each) for each in sets)
-            same = same and all(each.get(one) == each.get(other) for each in (joint.reached, joint.layouts_returned))
+            same = same and joint.layouts_returned.get(one) == joint.layouts_returned.get(other)
+            # if blocks return values with tangents, `Masks` finds anew what is reached
+            same = same and (self.places.have_tangents or joint.reached.get(one) == joint.reached.get(other))
             if not same:
                 raise Refused
             if isinstance(k, int) and isinstance(m, int):

@@ -6,13 +6,14 @@ block 2 differ from those of block 1 only in their operands, which are the corre
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch.fx import Node
 
 from smelt.autograd.repeated.forms import alike
 from smelt.autograd.repeated.shorten import Short
+from smelt.graph.ir.gradient_marks import Contribution
 from smelt.prims.registry import STREAMS
 from smelt.prims.table import PRIMS
 
@@ -65,18 +66,27 @@ class Places:
         draws: the number of operators of a block that draw random numbers, unused ones included.
     """
 
-    def __init__(self, primals: Sequence[Node], others: Sequence[Node], calls: Sequence[Node], short: Short) -> None:
+    def __init__(
+        self,
+        primals: Sequence[Node],
+        others: Sequence[Node],
+        calls: Sequence[Node],
+        short: Short,
+        of_results: Mapping[Node, Place],
+    ) -> None:
         """Args:
         primals: the inputs that are inputs of `short.module`.
         others: the other inputs.
+        of_results: the places of those of `others` that belong to results of blocks.
 
         Raises:
             Refused: a block's values depend on how many blocks there are, as far as can be seen.
         """
         self.calls, self.short = calls, short
         self.torch_index = {node.name: i for i, node in enumerate(short.blocks.calls)}
-        self.of: dict[Node, Place] = {}
+        self.of: dict[Node, Place] = {**of_results}
         self.draws = 0
+        self.have_tangents = any("as_saved" not in node.meta for node in of_results)
         self.place_inputs(primals, others)
         self.parts = self.find_parts()
         for part in self.parts:
@@ -151,7 +161,7 @@ class Places:
         one, two = self.calls[at], self.calls[other]
         if one in self.of:
             return False
-        same = one.target is two.target and ("backward" in one.meta) == ("backward" in two.meta)
+        same = self.same_target(one, two) and ("backward" in one.meta) == ("backward" in two.meta)
         return same and bool(one.meta["val"] == two.meta["val"])
 
     def check(self, part: Part) -> None:
@@ -163,7 +173,7 @@ class Places:
         for at in range(part.size):
             one, other = self.calls[part.first + at], self.calls[part.second + at]
             pairs: list[tuple[Node, Node]] = []
-            same = one.op == other.op and one.target is other.target and self.draw_alike(one, other)
+            same = one.op == other.op and self.same_target(one, other) and self.draw_alike(one, other)
             if not (same and alike(_args(one), _args(other), pairs) and alike(one.kwargs, other.kwargs, pairs)):
                 raise Refused
             if not self.have_same_meta(one, other) or not all(self.follows(x, y) for x, y in pairs):
@@ -178,6 +188,14 @@ class Places:
             else key == RANDOM or alike(value, other.meta[key])  # random numbers are compared by `draw_alike`
             for key, value in one.meta.items()
         )
+
+    def same_target(self, one: Node, other: Node) -> bool:
+        """Whether two calls call the same. Marks of gradients are found anew if blocks return values with tangents."""
+        first, second = one.target, other.target
+        if first is second or type(first) is not type(second) or not isinstance(first, Contribution):
+            return first is second
+        assert isinstance(second, Contribution)
+        return first.mask == second.mask or self.have_tangents
 
     def draw_alike(self, one: Node, other: Node) -> bool:
         """Whether two corresponding calls draw no random numbers, or as many operators apart as the other calls do."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from smelt.autograd.repeated.places import Places, Refused
+from smelt.autograd.repeated.places import Place, Places, Refused
 from smelt.autograd.repeated.shorten import Result, Short
 from smelt.autograd.trace.plan import Constant, Fresh, Joint, OutputPlan, Repeated
 
@@ -20,16 +20,17 @@ class Returned:
         origins: for each program output, the result for which it was made.
         values: for each program output, the value in the short graph from which it is copied.
         metas: the metadata of each program output.
+        sources: for each program output, that of the short graph from which it is copied.
         differentiable: positions of the program outputs that have a tangent.
     """
 
-    def __init__(self, joint: Joint, short: Short, values: Sequence[Any], metas: Sequence[Any], places: Places) -> None:
+    def __init__(self, joint: Joint, short: Short, values: Sequence[Any], metas: Sequence[Any]) -> None:
         """Args:
         values: the program outputs of the short graph.
         metas: their metadata.
 
         Raises:
-            Refused: the blocks' results are not copies of each other, or results of missing blocks have tangents.
+            Refused: the results are more than values of the graph.
         """
         self.joint, self.short = joint, short
         self.plans: list[OutputPlan] = []
@@ -56,11 +57,10 @@ class Returned:
                     raise Refused
         if {*self.sources} != {*range(joint.num_outputs)}:
             raise Refused
-        self.check_blocks(values, metas, places)
         self.differentiable = tuple(sorted(self.spread(joint.differentiable)))
 
     def check_blocks(self, values: Sequence[Any], metas: Sequence[Any], places: Places) -> None:
-        """Check that the results of block 2 are those of block 1, one block later, and have no tangents.
+        """Check that the results of block 2 are those of block 1, one block later.
 
         Raises:
             Refused: they are not.
@@ -78,10 +78,38 @@ class Returned:
                 raise Refused
 
     def same_plan(self, one: int, other: int) -> bool:
-        """Whether the plan says the same of two program outputs of blocks: neither has a tangent."""
-        unsaved = self.joint.unsaved_outputs
-        has_tangent = one in self.joint.differentiable or other in self.joint.differentiable
-        return (one in unsaved) == (other in unsaved) and not has_tangent
+        """Whether the plan says the same of two program outputs."""
+        return all((one in each) == (other in each) for each in (self.joint.unsaved_outputs, self.joint.differentiable))
+
+    def places(self, others: Sequence[Node]) -> dict[Node, Place]:
+        """Returns the places of tangents, and of results as they are when the backward runs.
+
+        Args:
+            others: the inputs of the short graph that are no primals.
+        """
+        blocks = {
+            source: (origin.slot, origin.block) for source, origin in zip(self.sources, self.origins, strict=True)
+        }
+        found: dict[Node, Place] = {}
+        named = [*self.tangents(others).items(), *self.saved(others).items()]
+        for source, node in named:
+            slot, block = blocks[source]
+            if block is not None:
+                kind = node.meta["as_saved"][0] if "as_saved" in node.meta else "tangent"
+                found[node] = ((kind, slot), block)
+        return found
+
+    def tangents(self, others: Sequence[Node]) -> dict[int, Node]:
+        """Returns the tangents of the short graph by program output."""
+        given = [node for node in others if "as_saved" not in node.meta][len(self.joint.seeds) :]
+        return dict(zip(self.joint.differentiable, given, strict=False))
+
+    def saved(self, others: Sequence[Node]) -> dict[int, Node]:
+        """Returns the inputs that are results of the short graph as they are when the backward runs, by program
+        output.
+        """
+        found = ((node, *node.meta["as_saved"]) for node in others if "as_saved" in node.meta)
+        return {which: node for node, kind, which in found if kind == "output"}
 
     def spread(self, positions: Collection[int]) -> frozenset[int]:
         """Returns the program outputs of the whole graph that are copied from these of the short graph."""

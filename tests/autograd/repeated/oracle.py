@@ -41,6 +41,8 @@ def assert_same_plan(one: Joint, other: Joint) -> None:
         if field.name not in ("module", "flow", "facts"):
             assert getattr(one, field.name) == getattr(other, field.name), field.name
     assert (one.flow is None) == (other.flow is None)
+    if one.flow is not None and other.flow is not None:
+        assert (one.flow.count, one.flow.bits) == (other.flow.count, other.flow.bits)
     assert one.output_metas == other.output_metas
     assert one.facts == call_facts(other)
     inputs = [
