@@ -29,6 +29,7 @@ FOLDERS = (
         "tiny",
         "tiny/captured",
         "tiny/attention",
+        "tiny/joining",
         "tiny/boards",
         "tiny/project",
         "page",

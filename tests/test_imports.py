@@ -101,6 +101,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "captured": (),
         "": ("boards", "captured"),
         "attention": ("", "captured"),
+        "joining": ("", "captured", "attention"),
         "project": ("", "boards"),
     },
 }

@@ -35,6 +35,9 @@ Conventions of all modules:
 from smelt.tiny.attention import quantize as _quantize  # noqa: F401 (they fill the tables of rules and kernels)
 from smelt.tiny.attention import render as _render  # noqa: F401
 from smelt.tiny.attention import simulate as _simulate  # noqa: F401
+from smelt.tiny.joining import quantize as _joining  # noqa: F401
+from smelt.tiny.joining import render as _render_joining  # noqa: F401
+from smelt.tiny.joining import simulate as _simulate_joining  # noqa: F401
 from smelt.tiny.quantization import quantize
 from smelt.tiny.search import search
 

@@ -195,6 +195,45 @@ class AveragePool:
 
 
 @dataclass(frozen=True)
+class MaxPool:
+    """The largest elements of windows; the scale and zero of the result are those of x.
+
+    Attributes:
+        padding: rows above and below, columns on the left and right that are less than any element.
+    """
+
+    name: str
+    x: str
+    y: str
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """The product of two tensors of one shape, or of a tensor and one number for each channel (1, 1, channels)."""
+
+    name: str
+    a: str
+    b: str
+    y: str
+    low: int = LOW
+    high: int = HIGH
+
+
+@dataclass(frozen=True)
+class Concat:
+    """The channels of several tensors (height, width, channels) together; each tensor once."""
+
+    name: str
+    xs: tuple[str, ...]
+    y: str
+    low: int = LOW
+    high: int = HIGH
+
+
+@dataclass(frozen=True)
 class Clamp:
     """A ReLU or ReLU6 that is not part of another operator: bounds a tensor; scale and zero are unchanged."""
 
@@ -294,7 +333,10 @@ class Attention:
     high: int = HIGH
 
 
-Operator = Conv | Linear | Head | Add | AveragePool | Clamp | Flatten | AddConstant | Lookup | LayerNorm | Attention
+Joining = MaxPool | Multiply | Concat
+Operator = (
+    Conv | Linear | Head | Add | AveragePool | Clamp | Flatten | AddConstant | Lookup | LayerNorm | Attention | Joining
+)
 
 MAX_TAPS = 11
 """Maximum height and width of a depthwise kernel, whose weights the C code copies; equal to TINY_MAX_TAPS there."""
@@ -306,8 +348,10 @@ MAX_PROBABILITY = 4095
 def sources(op: Operator) -> tuple[str, ...]:
     """Names of the tensors that an operator reads."""
     match op:
-        case Add():
+        case Add() | Multiply():
             return (op.a, op.b)
+        case Concat():
+            return op.xs
         case Attention():
             return (op.q, op.k, op.v)
     return (op.x,)
@@ -422,7 +466,7 @@ def _wrong(op: Operator, tensors: dict[str, Tensor]) -> str | None:
     dtypes = [tensor.dtype for tensor in (*inputs, y)]
     if dtypes != ["int8"] * len(inputs) + ["float32" if isinstance(op, Head) else "int8"]:
         return f"it reads and makes {', '.join(dtypes)}"
-    if not isinstance(op, (Head, Flatten)) and not LOW <= op.low < op.high <= HIGH:
+    if not isinstance(op, (Head, Flatten, MaxPool)) and not LOW <= op.low < op.high <= HIGH:
         return f"it is bounded by {op.low} and {op.high}"
     match op:
         case Conv():
@@ -439,6 +483,31 @@ def _wrong(op: Operator, tensors: dict[str, Tensor]) -> str | None:
             return _wrong_table(op, inputs[0], y)
         case Attention():
             return _wrong_attention(op, inputs, y)
+        case MaxPool() | Multiply() | Concat():
+            return _wrong_joining(op, inputs, y)
+
+
+def _wrong_joining(op: Joining, inputs: list[Tensor], y: Tensor) -> str | None:
+    shapes = [one.shape for one in inputs]
+    match op:
+        case Multiply():
+            gate = (1,) * (len(y.shape) - 1) + y.shape[-1:]
+            return None if shapes[0] == y.shape and shapes[1] in (y.shape, gate) else "shapes differ"
+        case Concat():
+            together = sum(shape[-1] for shape in shapes)
+            same = all(len(shape) == 3 and (*shape[:2], together) == y.shape for shape in shapes)
+            return None if same and len(set(op.xs)) == len(op.xs) else f"{shapes} do not give {y.shape}"
+        case MaxPool():
+            x = inputs[0]
+            if (x.scale, x.zero) != (y.scale, y.zero) or len(x.shape) != 3 or min(*op.kernel, *op.stride) < 1:
+                return "its result has another scale or zero, or its window or stride is below 1"
+            if any(not 0 <= 2 * p <= k for p, k in zip(op.padding, op.kernel, strict=True)):
+                return f"its padding {op.padding} is more than half of its window {op.kernel}"
+            sides = zip(x.shape[:2], op.padding, op.kernel, op.stride, strict=True)
+            extents = tuple((n + 2 * p - k) // s + 1 for n, p, k, s in sides)
+            return (
+                None if y.shape == (*extents, x.channels) else f"its result is {(*extents, x.channels)}, not {y.shape}"
+            )
 
 
 def _wrong_copy(op: Clamp | Flatten, x: Tensor, y: Tensor) -> str | None:

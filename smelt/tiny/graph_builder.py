@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -25,7 +25,8 @@ BOUNDS = (aten.relu.default, aten.hardtanh.default, aten.clamp.default, aten.cla
 
 HAS = (
     "convolution (in one group, or one for each channel), BatchNorm, linear, add, constants added or "
-    "taken off, padding by zeros before a convolution, mean pooling, ReLU, ReLU6, "
+    "taken off, padding by zeros before a convolution, mean and max pooling, ReLU, ReLU6, "
+    "products of activations (of one shape, or by a number a channel), concatenation of channels, "
     "functions of one value such as GELU, layer norm, attention without a mask, views"
 )
 
@@ -85,9 +86,8 @@ class GraphBuilder:
 
     def graph(self, name: str) -> Int8Graph:
         first = self.captured.image
-        channels, height, width = first.meta["val"].shape[1:]
-        image_name = self.tensor(first, (height, width, channels), "image")
-        self.views[first] = View(image_name, image(self.batch, (height, width, channels)))
+        shape, index = self.images_of(first)
+        self.views[first] = View(self.tensor(first, shape, "image"), index)
         for node in self.captured.graph.graph.nodes:
             done = node in self.views or node in self.skipped
             if node.op == "call_function" and not done and not self.is_parameter(node):
@@ -138,13 +138,23 @@ class GraphBuilder:
     def images(self, node: Any, of: fx.Node) -> str:
         """The name of the tensor (height, width, channels) that represents an operand which is a batch of images."""
         view = self.full_tensor(node, of)
-        if view.index.ndim != 4:
-            raise self.lacks(of, f"{operator_name(of)} of {view.index.ndim} dimensions, not images of four")
-        _, channels, height, width = view.index.shape
-        shape = (height, width, channels)
-        if not torch.equal(view.index, image(self.batch, shape)):
+        if view.index.ndim not in (3, 4):
+            raise self.lacks(of, f"{operator_name(of)} of {view.index.ndim} dimensions, not images or sequences")
+        shape, index = self._images(view.index.shape)
+        if not torch.equal(view.index, index):
             raise self.lacks(of, f"{operator_name(of)} of images whose channels do not lie together")
         return self.as_shape(view.name, shape)
+
+    def images_of(self, node: fx.Node) -> tuple[tuple[int, int, int], torch.Tensor]:
+        """The shape (height, width, channels) of a node's value that is a batch of images (n, channels, height, width),
+        or of sequences (n, channels, length), which are images of one row; and its index in a tensor of that shape.
+        """
+        return self._images(node.meta["val"].shape)
+
+    def _images(self, value: Sequence[int]) -> tuple[tuple[int, int, int], torch.Tensor]:
+        _, channels, *extents = value
+        shape = (extents[0] if len(extents) == 2 else 1, extents[-1], channels)
+        return shape, image(self.batch, shape).reshape(tuple(value))
 
     def positions(self, view: View, channels: int) -> str:
         """The name of the tensor of a view with `channels` channels: unchanged, or reshaped to (positions, 1,

@@ -14,6 +14,7 @@ from smelt.tiny.graph import (
     Attention,
     AveragePool,
     Clamp,
+    Concat,
     Conv,
     Flatten,
     Head,
@@ -22,6 +23,8 @@ from smelt.tiny.graph import (
     LayerNorm,
     Linear,
     Lookup,
+    MaxPool,
+    Multiply,
     Operator,
     parameters,
     sources,
@@ -156,7 +159,9 @@ def _element_by_element(op: Operator) -> bool:
     """Whether the kernel of an operator may overwrite its first operand, because it reads all that an output needs
     before it writes it: a depthwise convolution a channel at a time, a norm a position at a time.
     """
-    return isinstance(op, (Add, AddConstant, Clamp, Lookup, LayerNorm)) or (isinstance(op, Conv) and op.depthwise)
+    return isinstance(op, (Add, AddConstant, Clamp, Lookup, LayerNorm, Multiply)) or (
+        isinstance(op, Conv) and op.depthwise
+    )
 
 
 def _gathered(builder: Builder, op: Layer, saved: Saved) -> list[str]:
@@ -205,4 +210,10 @@ def kernel_of(op: Operator) -> str:
             return "layer_norm"
         case Attention():
             return "attention"
+        case MaxPool():
+            return "max_pool"
+        case Multiply():
+            return "multiply"
+        case Concat():
+            return "concat"
     raise AssertionError(f"{op.name} is no call")

@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from smelt.tiny.captured.capture import capture, chain
-from smelt.tiny.captured.views import VIEWS, View, image, rows
+from smelt.tiny.captured.views import VIEWS, View, rows
 from smelt.tiny.graph import (
     HIGH,
     MAX_TAPS,
@@ -81,6 +81,7 @@ class Padded:
 def pad(builder: GraphBuilder, node: fx.Node) -> None:
     x, sides, value = (*arguments(node), 0)[:3]
     (left, right), (top, bottom), *rest = ((*sides, 0, 0)[i : i + 2] for i in range(0, max(4, len(sides)), 2))
+    rest += [(top, bottom)] if node.meta["val"].ndim == 3 else []  # of a sequence: channels
     if value != 0 or any(map(any, rest)) or min(left, right, top, bottom) < 0:
         raise builder.lacks(node, "the target lacks padding but by zeros, of rows and columns")
     inner = builder.partial.get(x)
@@ -100,6 +101,8 @@ def convolution(builder: GraphBuilder, node: fx.Node) -> None:
         before, after = ((a + before[0], b + before[1]) for a, b in (padded.start, padded.end))
     x, weight = builder.images(x_node, node), builder.array(weight_node)
     assert weight is not None
+    if weight.ndim == 3:  # of sequences: a kernel of one row
+        weight, before, after = weight[:, :, None], (0, before[1]), (0, after[1])
     depthwise = groups != 1
     if transposed or set(dilation) != {1} or len(set(stride)) != 1:
         raise builder.lacks(node, "the target lacks convolutions that are transposed, dilated or of unequal strides")
@@ -112,7 +115,7 @@ def convolution(builder: GraphBuilder, node: fx.Node) -> None:
     whole = not any((*before, *after)) and weight.shape[2:] == builder.tensors[x].shape[:2]
     if whole and not depthwise and _is_classifier(builder, node):
         features = builder.as_shape(x, (builder.tensors[x].elements,))
-        result = View(features, torch.arange(builder.batch * len(weight)).reshape(builder.batch, -1, 1, 1))
+        result = View(features, torch.arange(builder.batch * len(weight)).reshape(node.meta["val"].shape))
         _head(builder, node, name, result, weight.transpose(0, 2, 3, 1).reshape(len(weight), -1), bias)
         return
     parameters = builder.weights(node, name, x, weight, bias)
@@ -136,9 +139,7 @@ def _check_depthwise(builder: GraphBuilder, node: fx.Node, channels: int, weight
 
 def _images_of(builder: GraphBuilder, node: fx.Node) -> tuple[str, int, int]:
     """Add the tensor of an operator's result that is a batch of images: (its name, low, high)."""
-    channels, height, width = node.meta["val"].shape[1:]
-    shape = (height, width, channels)
-    return builder.result(node, shape, image(builder.batch, shape))
+    return builder.result(node, *builder.images_of(node))
 
 
 def _with_norm(
@@ -316,9 +317,7 @@ def adaptive_pool(builder: GraphBuilder, node: fx.Node) -> None:
 
 def _average(builder: GraphBuilder, node: fx.Node, x: str, kernel: tuple[int, int], stride: tuple[int, int]) -> None:
     """Add a mean pooling without padding."""
-    channels, height, width = node.meta["val"].shape[1:]
-    shape = (height, width, channels)
-    y, low, high = builder.result(node, shape, image(builder.batch, shape))
+    y, low, high = _images_of(builder, node)
     builder.operators.append(AveragePool(node.name, x, y, kernel, stride, low, high))
 
 

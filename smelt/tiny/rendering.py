@@ -15,9 +15,11 @@ from smelt.tiny.graph import (
     Attention,
     AveragePool,
     Clamp,
+    Concat,
     Int8Graph,
     Layer,
     LayerNorm,
+    Multiply,
     Parameter,
 )
 from smelt.tiny.plan import Layout, scratch_name
@@ -97,7 +99,7 @@ class Rendering:
 
     def result(
         self,
-        op: Layer | Add | AveragePool | Clamp | AddConstant | LayerNorm | Attention,
+        op: Layer | Add | AveragePool | Clamp | AddConstant | LayerNorm | Attention | Multiply | Concat,
         call: Call | None,
         first: str = "0",
     ) -> str:

@@ -6,7 +6,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from smelt.tiny.graph import Add, AddConstant, Attention, AveragePool, Int8Graph, Layer, LayerNorm, Tensor
+from smelt.tiny.graph import (
+    Add,
+    AddConstant,
+    Attention,
+    AveragePool,
+    Concat,
+    Int8Graph,
+    Layer,
+    LayerNorm,
+    Multiply,
+    Tensor,
+)
 
 
 def accumulator_scales(graph: Int8Graph, op: Layer) -> np.ndarray:
@@ -24,6 +35,17 @@ def add_scales(graph: Int8Graph, op: Add | AddConstant) -> tuple[float, float]:
     a, b = (op.a, op.b) if isinstance(op, Add) else (op.x, None)
     of_b = op.scale if isinstance(op, AddConstant) else graph.tensors[str(b)].scale
     return float(np.float32(graph.tensors[a].scale / y)), float(np.float32(of_b / y))
+
+
+def product_scale(graph: Int8Graph, op: Multiply) -> float:
+    """The factor from the int8 product to the result."""
+    a, b, y = (graph.tensors[name].scale for name in (op.a, op.b, op.y))
+    return float(np.float32(a * b / y))
+
+
+def concat_scales(graph: Int8Graph, op: Concat) -> list[float]:
+    """The scale of each operand divided by the scale of the result."""
+    return [float(np.float32(graph.tensors[name].scale / graph.tensors[op.y].scale)) for name in op.xs]
 
 
 def score_scale(graph: Int8Graph, op: Attention) -> float:

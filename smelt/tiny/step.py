@@ -20,6 +20,7 @@ from smelt.tiny.graph import (
     Attention,
     AveragePool,
     Clamp,
+    Concat,
     Conv,
     Flatten,
     Head,
@@ -28,6 +29,8 @@ from smelt.tiny.graph import (
     LayerNorm,
     Linear,
     Lookup,
+    MaxPool,
+    Multiply,
     Operator,
     parameters,
     sources,
@@ -155,7 +158,7 @@ def step_program(
     trained = trained_parameters(graph, scheme, options, channels)
     reached = _reached(graph, frozenset(trained))
     kept = {op.name: trained[op.weight.name].channels for op in graph.layers if op.weight.name in trained}
-    unmasked = (Head, Flatten, Lookup)
+    unmasked = (Head, Flatten, Lookup, MaxPool)
     masks = frozenset(op.name for op in graph.operators if op.y in reached and not isinstance(op, unmasked))
     saved = Saved(masks, kept, ranks_of(graph, trained), frozenset(trained))
 
@@ -230,6 +233,16 @@ class _Backward:
                 self.to_source("layer_norm_backward", op, self.unclamped(op, g), x, in_place=True)
             case Attention():
                 self.attention(op, self.unclamped(op, g))
+            case MaxPool():
+                self.to_source("max_pool_backward", op, g, self.builder.buffer_of[op.x])
+            case Multiply():
+                self.multiply(op, self.unclamped(op, g))
+            case Concat():
+                wanted = [name for name in op.xs if name in self.reached]
+                made = [self.gradient(f"{op.name}.{name}", name) for name in wanted]
+                self.builder.call("concat_backward", op, [self.unclamped(op, g)], made)
+                for name, one in zip(wanted, made, strict=True):
+                    self.give(name, one)
 
     def unclamped(self, op: Operator, g: str) -> str:
         out = self.gradient(f"{op.name}.accumulator", op.y)
@@ -312,6 +325,14 @@ class _Backward:
             if name in self.reached:
                 out = self.gradient(f"{op.name}.{side}", name)
                 self.builder.call(f"scale_{side}", op, [g], [out], in_place=out)
+                self.give(name, out)
+
+    def multiply(self, op: Multiply, g: str) -> None:
+        for side, name, other in (("b", op.b, op.a), ("a", op.a, op.b)):
+            if name in self.reached:
+                out, whole = self.gradient(f"{op.name}.{side}", name), side == "a"
+                reads = [g, self.builder.buffer_of[other]]
+                self.builder.call(f"multiply_backward_{side}", op, reads, [out], in_place=out if whole else None)
                 self.give(name, out)
 
     def to_source(

@@ -145,7 +145,7 @@ class One(nn.Module):
         (torch.erf, "lacks aten.erf"),
         (lambda x: x * 2.0, "times a number, which only attention takes"),
         (lambda x: x.softmax(1), "lacks softmax but that of attention"),
-        (lambda x: F.max_pool2d(x, 2), "lacks aten.*max_pool2d"),
+        (lambda x: torch.maximum(x, F.relu(x)), "lacks aten.maximum"),
         (lambda x: x - F.relu(x), "lacks differences of activations"),
         (lambda x: torch.add(x, F.relu(x), alpha=2), "their sums with a factor"),
         (lambda x: 1.0 - x, "the target lacks"),
@@ -160,11 +160,14 @@ class One(nn.Module):
         (lambda x: F.hardtanh(x), "that is no ReLU or ReLU6"),
         (nn.Conv2d(4, 4, 1, groups=2), "in 2 groups of 4 channels"),
         (lambda x: F.avg_pool2d(x, 3, 1, 1), "mean pooling with padding"),
-        (lambda x: x * torch.sigmoid(x), "by an activation instead of a parameter"),
+        (lambda x: x / (1 + torch.sigmoid(x)), "by an activation instead of a parameter"),
         (lambda x: x + torch.randn(4, 4), "lacks .*rand"),
         (lambda x: F.conv2d(x, x[:4, :, :1, :1]), "by an activation instead of a parameter"),
         (lambda x: F.linear(x, x[0, 0]), "by an activation instead of a parameter"),
-        (lambda x: F.conv1d(x.flatten(2), torch.ones(4, 4, 1))[..., None], "of 3 dimensions, not images of four"),
+        (
+            lambda x: F.conv3d(x[:, :, None], torch.ones(4, 4, 1, 1, 1))[:, :, 0],
+            "of 5 dimensions, not images or sequences",
+        ),
         (lambda x: x.reshape(-1, 8, 4, 2).transpose(1, 2), "but those over all positions"),
     ],
 )
@@ -324,8 +327,8 @@ def test_calibration_data_of_other_types_are_an_error(data: object, told: str) -
 
 
 def test_an_operator_of_a_module_of_torch_is_named_with_the_module() -> None:
-    net = nn.Sequential(nn.Conv2d(2, 4, 1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2))
-    with pytest.raises(QuantizeError, match="max_pool2d") as caught:
+    net = nn.Sequential(nn.Conv2d(2, 4, 1), nn.MaxPool2d(2, ceil_mode=True), nn.Flatten(), nn.Linear(16, 2))
+    with pytest.raises(QuantizeError, match="ceil_mode") as caught:
         quantize(net, torch.randn(4, 2, 4, 4))
     assert str(caught.value.at).startswith("1 (MaxPool2d): ")
     many = nn.Sequential(*(nn.Conv2d(2, 2, 1, groups=1 + (n == 4), dilation=1 + (n == 2)) for n in range(5)))

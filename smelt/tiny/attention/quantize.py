@@ -45,8 +45,8 @@ class Scores:
         return self if prod(before) == prod(after) and before[-2:] == after[-2:] else None
 
 
-@rule(aten.mul.Tensor, aten.div.Tensor)
-def multiply(builder: GraphBuilder, node: fx.Node) -> None:
+@rule(aten.div.Tensor)
+def scale_by_number(builder: GraphBuilder, node: fx.Node) -> None:
     """Multiply or divide queries, keys or their products by a number, as a part of attention."""
     a, b = arguments(node)[:2]
     a, b = (b, a) if isinstance(b, fx.Node) and not builder.is_parameter(b) else (a, b)

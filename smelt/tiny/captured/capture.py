@@ -44,8 +44,8 @@ def capture(model: nn.Module, calibration_data: Any) -> Captured:
     """Capture a model in eval mode and run it on the data.
 
     Args:
-        calibration_data: float images (n, channels, height, width), or batches of them; a batch may be a tuple that
-            begins with its images, as loaders give them.
+        calibration_data: float images (n, channels, height, width) or sequences (n, channels, length), or batches of
+            them; a batch may be a tuple that begins with its images, as loaders give them.
 
     Raises:
         QuantizeError: there are no images, or the data are not images.
@@ -199,10 +199,10 @@ def _batch(one: Any) -> torch.Tensor:
     first = one[0] if isinstance(one, (tuple, list)) and one else one
     if not isinstance(first, torch.Tensor):
         raise QuantizeError(f"a batch of the calibration data is a {type(one).__name__}", hint="a tensor of images")
-    if first.ndim != 4 or not first.is_floating_point():
+    if first.ndim not in (3, 4) or not first.is_floating_point():
         raise QuantizeError(
             f"calibration data are {first.dtype} of shape {tuple(first.shape)}",
-            hint="float images (n, channels, height, width), as the model takes them",
+            hint="float images (n, channels, height, width), or sequences (n, channels, length)",
         )
     return first
 

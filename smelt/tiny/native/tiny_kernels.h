@@ -455,6 +455,44 @@ TINY_KERNEL void tiny_pool(const int8_t *x, int width, int channels, int zero, f
             }
 }
 
+/* The largest elements of windows; what a window has outside of the image does not count. */
+TINY_KERNEL void tiny_max_pool(const int8_t *x, int height, int width, int channels, int kh, int kw, int down, int right,
+                               int pad_h, int pad_w, int out_height, int out_width, int8_t *y) {
+    for (int i = 0; i < out_height; i++)
+        for (int j = 0; j < out_width; j++)
+            for (int c = 0; c < channels; c++) {
+                int best = -128;
+                for (int u = 0; u < kh; u++)
+                    for (int v = 0; v < kw; v++) {
+                        int top = i * down - pad_h + u, left = j * right - pad_w + v;
+                        if (top < 0 || top >= height || left < 0 || left >= width) continue;
+                        int one = x[(top * width + left) * channels + c];
+                        best = one > best ? one : best;
+                    }
+                y[(i * out_width + j) * channels + c] = (int8_t)best;
+            }
+}
+
+/* Products; b goes on `step` elements with each position: all channels, or none if it has one number a channel. */
+TINY_KERNEL void tiny_multiply(const int8_t *a, int a_zero, const int8_t *b, int b_zero, float scale, int positions,
+                               int channels, int step, int8_t *y, tiny_result r) {
+    for (int p = 0; p < positions; p++)
+        for (int c = 0; c < channels; c++) {
+            int at = p * channels + c, product = (a[at] - a_zero) * (b[p * step + c] - b_zero);
+            y[at] = tiny_store((float)product * scale, r, at);
+        }
+}
+
+/* Channels from `first` on, of `outputs`, in another scale. */
+TINY_KERNEL void tiny_concat(const int8_t *x, int zero, float scale, int positions, int channels, int first, int outputs,
+                             int8_t *y, tiny_result r) {
+    for (int p = 0; p < positions; p++)
+        for (int c = 0; c < channels; c++) {
+            int at = p * outputs + first + c;
+            y[at] = tiny_store((float)(x[p * channels + c] - zero) * scale, r, at);
+        }
+}
+
 TINY_KERNEL void tiny_clamp(const int8_t *x, int zero, int n, int8_t *y, tiny_result r) {
     for (int i = 0; i < n; i++) y[i] = tiny_store((float)(x[i] - zero), r, i);
 }

@@ -167,6 +167,49 @@ TINY_KERNEL void tiny_pool_backward(const float *g, int out_height, int out_widt
                             g[(i * out_width + j) * channels + c] * scale;
 }
 
+/* The gradient of a window goes to its largest element, of several equal ones to the first. */
+TINY_KERNEL void tiny_max_pool_backward(const int8_t *x, int height, int width, int channels, int kh, int kw, int down, int right,
+                                        int pad_h, int pad_w, int out_height, int out_width, const float *g, float *gx) {
+    for (int i = 0; i < height * width * channels; i++) gx[i] = 0.0f;
+    for (int i = 0; i < out_height; i++)
+        for (int j = 0; j < out_width; j++)
+            for (int c = 0; c < channels; c++) {
+                int best = -129, at = 0;
+                for (int u = 0; u < kh; u++)
+                    for (int v = 0; v < kw; v++) {
+                        int top = i * down - pad_h + u, left = j * right - pad_w + v;
+                        if (top < 0 || top >= height || left < 0 || left >= width) continue;
+                        int here = (top * width + left) * channels + c;
+                        if (x[here] > best) best = x[here], at = here;
+                    }
+                gx[at] += g[(i * out_width + j) * channels + c];
+            }
+}
+
+/* The gradient of one operand of a product, given the other one; see tiny_multiply. */
+TINY_KERNEL void tiny_multiply_backward(const float *g, const int8_t *other, int zero, float scale, int positions, int channels,
+                                        int step, float *out) {
+    for (int p = 0; p < positions; p++)
+        for (int c = 0; c < channels; c++)
+            out[p * channels + c] = g[p * channels + c] * (float)(other[p * step + c] - zero) * scale;
+}
+
+/* The gradient of an operand that has one number a channel. */
+TINY_KERNEL void tiny_gate_backward(const float *g, const int8_t *other, int zero, float scale, int positions, int channels,
+                                    float *out) {
+    for (int c = 0; c < channels; c++) {
+        float sum = 0.0f;
+        for (int p = 0; p < positions; p++) sum += g[p * channels + c] * (float)(other[p * channels + c] - zero);
+        out[c] = sum * scale;
+    }
+}
+
+TINY_KERNEL void tiny_concat_backward(const float *g, float scale, int positions, int channels, int first, int outputs,
+                                      float *out) {
+    for (int p = 0; p < positions; p++)
+        for (int c = 0; c < channels; c++) out[p * channels + c] = g[p * outputs + first + c] * scale;
+}
+
 /* Adds the contribution of one output position to the gradient of one input position. */
 TINY_KERNEL void tiny_spread(const float *g, int outputs, const int8_t *fixed, const int8_t *trained, const uint16_t *chosen,
                              int updated, int inputs, int taps, int tap, float *gx) {
