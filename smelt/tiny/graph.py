@@ -473,8 +473,6 @@ def _wrong(op: Operator, tensors: dict[str, Tensor]) -> str | None:
             return _wrong_conv(op, inputs[0], y)
         case Linear() | Head():
             return _wrong_linear(op, inputs[0], y)
-        case Add():
-            return None if inputs[0].shape == inputs[1].shape == y.shape else "shapes differ"
         case AveragePool():
             return _wrong_pool(op, inputs[0], y)
         case Clamp() | Flatten():
@@ -483,31 +481,34 @@ def _wrong(op: Operator, tensors: dict[str, Tensor]) -> str | None:
             return _wrong_table(op, inputs[0], y)
         case Attention():
             return _wrong_attention(op, inputs, y)
-        case MaxPool() | Multiply() | Concat():
+        case Add() | MaxPool() | Multiply() | Concat():
             return _wrong_joining(op, inputs, y)
 
 
-def _wrong_joining(op: Joining, inputs: list[Tensor], y: Tensor) -> str | None:
+def _wrong_joining(op: Add | Joining, inputs: list[Tensor], y: Tensor) -> str | None:
     shapes = [one.shape for one in inputs]
     match op:
+        case Add():
+            return None if shapes[0] == shapes[1] == y.shape else "shapes differ"
         case Multiply():
             gate = (1,) * (len(y.shape) - 1) + y.shape[-1:]
             return None if shapes[0] == y.shape and shapes[1] in (y.shape, gate) else "shapes differ"
         case Concat():
-            together = sum(shape[-1] for shape in shapes)
-            same = all(len(shape) == 3 and (*shape[:2], together) == y.shape for shape in shapes)
-            return None if same and len(set(op.xs)) == len(op.xs) else f"{shapes} do not give {y.shape}"
+            together = (*y.shape[:-1], sum(shape[-1] for shape in shapes))
+            same = {(len(shape), *shape[:2]) for shape in shapes} == {(3, *y.shape[:2])}
+            return None if same and together == y.shape and len(set(op.xs)) == len(op.xs) else f"{shapes} to {y.shape}"
         case MaxPool():
-            x = inputs[0]
-            if (x.scale, x.zero) != (y.scale, y.zero) or len(x.shape) != 3 or min(*op.kernel, *op.stride) < 1:
-                return "its result has another scale or zero, or its window or stride is below 1"
-            if any(not 0 <= 2 * p <= k for p, k in zip(op.padding, op.kernel, strict=True)):
-                return f"its padding {op.padding} is more than half of its window {op.kernel}"
-            sides = zip(x.shape[:2], op.padding, op.kernel, op.stride, strict=True)
-            extents = tuple((n + 2 * p - k) // s + 1 for n, p, k, s in sides)
-            return (
-                None if y.shape == (*extents, x.channels) else f"its result is {(*extents, x.channels)}, not {y.shape}"
-            )
+            return _wrong_max_pool(op, inputs[0], y)
+
+
+def _wrong_max_pool(op: MaxPool, x: Tensor, y: Tensor) -> str | None:
+    if (x.scale, x.zero) != (y.scale, y.zero) or len(x.shape) != 3 or min(*op.kernel, *op.stride) < 1:
+        return "its result has another scale or zero, or its window or stride is below 1"
+    if any(not 0 <= 2 * p <= k for p, k in zip(op.padding, op.kernel, strict=True)):
+        return f"its padding {op.padding} is more than half of its window {op.kernel}"
+    sides = zip(x.shape[:2], op.padding, op.kernel, op.stride, strict=True)
+    wanted = (*((n + 2 * p - k) // s + 1 for n, p, k, s in sides), x.channels)
+    return None if y.shape == wanted else f"its result is {wanted}, not {y.shape}"
 
 
 def _wrong_copy(op: Clamp | Flatten, x: Tensor, y: Tensor) -> str | None:

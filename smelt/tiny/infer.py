@@ -187,33 +187,25 @@ def _adapted(builder: Builder, op: Layer, saved: Saved) -> list[str]:
     return [name]
 
 
+KERNELS: dict[type, str] = {
+    Linear: "pointwise",
+    Head: "head",
+    Add: "add",
+    AveragePool: "pool",
+    Clamp: "clamp",
+    AddConstant: "add_constant",
+    Lookup: "lookup",
+    LayerNorm: "layer_norm",
+    Attention: "attention",
+    MaxPool: "max_pool",
+    Multiply: "multiply",
+    Concat: "concat",
+}
+"""Type of an operator -> the kernel that computes it, if there is one for all operators of the type."""
+
+
 def kernel_of(op: Operator) -> str:
     """The name of the kernel that computes an operator."""
-    match op:
-        case Conv():
-            return "depthwise" if op.depthwise else "pointwise" if op.pointwise else "conv"
-        case Linear():
-            return "pointwise"
-        case Head():
-            return "head"
-        case Add():
-            return "add"
-        case AveragePool():
-            return "pool"
-        case Clamp():
-            return "clamp"
-        case AddConstant():
-            return "add_constant"
-        case Lookup():
-            return "lookup"
-        case LayerNorm():
-            return "layer_norm"
-        case Attention():
-            return "attention"
-        case MaxPool():
-            return "max_pool"
-        case Multiply():
-            return "multiply"
-        case Concat():
-            return "concat"
-    raise AssertionError(f"{op.name} is no call")
+    if isinstance(op, Conv):
+        return "depthwise" if op.depthwise else "pointwise" if op.pointwise else "conv"
+    return KERNELS[type(op)]

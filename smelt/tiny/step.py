@@ -218,8 +218,6 @@ class _Backward:
                 self.give(op.x, g)
             case Conv() | Linear():
                 self.products(op, self.unclamped(op, g))
-            case Add():
-                self.add(op, self.unclamped(op, g))
             case AveragePool():
                 self.to_source("pool_backward", op, self.unclamped(op, g))
             case Clamp():
@@ -231,16 +229,24 @@ class _Backward:
             case LayerNorm():
                 x = self.builder.buffer_of[op.x]
                 self.to_source("layer_norm_backward", op, self.unclamped(op, g), x, in_place=True)
-            case Attention():
-                self.attention(op, self.unclamped(op, g))
             case MaxPool():
                 self.to_source("max_pool_backward", op, g, self.builder.buffer_of[op.x])
+            case Add() | Attention() | Multiply() | Concat():
+                self.operands(op, self.unclamped(op, g))
+
+    def operands(self, op: Add | Attention | Multiply | Concat, g: str) -> None:
+        """Add the gradients of several operands, given that of the accumulator (`g`)."""
+        match op:
+            case Add():
+                self.add(op, g)
+            case Attention():
+                self.attention(op, g)
             case Multiply():
-                self.multiply(op, self.unclamped(op, g))
+                self.multiply(op, g)
             case Concat():
                 wanted = [name for name in op.xs if name in self.reached]
                 made = [self.gradient(f"{op.name}.{name}", name) for name in wanted]
-                self.builder.call("concat_backward", op, [self.unclamped(op, g)], made)
+                self.builder.call("concat_backward", op, [g], made)
                 for name, one in zip(wanted, made, strict=True):
                     self.give(name, one)
 
