@@ -6,7 +6,7 @@ A value that the comparison cannot describe raises `Indescribable`; the call is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smelt.capture import _native as native
 from smelt.capture.core.values import LEAVES, is_constant
@@ -16,6 +16,8 @@ from smelt.graph.ir.symint import SYMBOLIC_CLASSES, from_torch
 from smelt.graph.trace.trace import TraceTensor
 
 if TYPE_CHECKING:
+    from torch.utils._pytree import PyTree
+
     from smelt.capture.core.interface import Interpreter
 
 
@@ -23,7 +25,7 @@ class Indescribable(Exception):
     """A call depends on a value, or on a state, that cannot be compared with that of another call."""
 
 
-def describe(vm: Interpreter, value: Any, found: list[TraceTensor]) -> object:
+def describe(vm: Interpreter, value: PyTree, found: list[TraceTensor]) -> object:
     """A description of a value that is equal for another value exactly if both behave alike; trace tensors are
     described by their position in `found`, to which they are added.
 
