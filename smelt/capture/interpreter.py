@@ -18,7 +18,7 @@ from smelt.base.class_tables import ClassTable, by_class, isinstance
 from smelt.base.python_text import module_name
 from smelt.capture._native import NULL
 from smelt.capture.arrays import methods as array_calls
-from smelt.capture.arrays.array import TensorArray, needs_values
+from smelt.capture.arrays.array import ArrayMethod, TensorArray, needs_values
 from smelt.capture.calls.observers import Observed
 from smelt.capture.core import breaks, interface, sources
 from smelt.capture.core.breaks import (
@@ -456,8 +456,8 @@ class Interpreter:
         kind = type(value)
         if kind is PrologueValue:
             return type(value.example)
-        if kind is TensorArray:
-            return value.cls
+        if kind is TensorArray or kind is ArrayMethod:
+            return type(value.stand_in)
         return self.tensors.type_of(value) if kind is TraceTensor else _NUMBERS.get(kind, kind)
 
     def reenter(self, run: Callable[[], object]) -> object:

@@ -70,7 +70,9 @@ BINARY = (
     "rmod rpow rmatmul rand ror rxor rlshift rrshift rdivmod lt le gt ge eq ne getitem contains"
 ).split()
 IN_PLACE = "iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift".split()
-OTHERS = "setitem delitem array array_ufunc array_function call copy deepcopy reduce_ex str repr format".split()
+OTHERS = (
+    "dir sizeof setitem delitem array array_ufunc array_function call copy deepcopy reduce_ex str repr format".split()
+)
 
 
 def _method(name: str) -> Callable[..., PyTree]:
@@ -96,8 +98,25 @@ class ArrayMethod:
 
     __slots__ = ("owner", "name")
 
+    def __dir__(self) -> list[str]:
+        raise needs_values(f"dir() of ndarray.{self.name}")
+
     def __init__(self, owner: TensorArray, name: str) -> None:
         self.owner, self.name = owner, name
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is ArrayMethod and self.owner is other.owner and self.name == other.name
+
+    def __hash__(self) -> int:
+        raise needs_values(f"the hash of ndarray.{self.name}, which follows from an address,")
+
+    def __repr__(self) -> str:
+        raise needs_values(f"the text of ndarray.{self.name}, which has an address,")
+
+    @property
+    def stand_in(self) -> object:
+        """A real object of the class that the program sees."""
+        return getattr(self.owner.stand_in, self.name)
 
     def __call__(self, *_: object, **__: object) -> PyTree:
         """Makes the object callable for `callable()`; the interpreter does not call it this way."""

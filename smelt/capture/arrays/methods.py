@@ -270,12 +270,20 @@ def load_attr(vm: Interpreter, array: TensorArray, name: str) -> object:
         return shapes.transpose(vm, array)
     if name == "real" and array.np_dtype.kind != "c":
         return array
-    if name in _METHODS or name in reductions.NAMES:
+    special_method = name.startswith("__") and name in vars(TensorArray)
+    if special_method or name in _METHODS or name in reductions.NAMES:
         return ArrayMethod(array, name)
-    dunder = vars(TensorArray).get(name) if name.startswith("__") else None
-    if dunder is not None:
-        return dunder.__get__(array)
     raise needs_values(f"{array.cls.__name__}.{name} of an array that the graph computes")
+
+
+@ATTR(ArrayMethod)
+def load_method_attr(vm: Interpreter, method: ArrayMethod, name: str) -> object:
+    """An attribute of a method of an array."""
+    if name == "__self__":
+        return method.owner
+    if name in ("__name__", "__doc__", "__class__"):
+        return getattr(method.stand_in, name)
+    raise needs_values(f"{name} of ndarray.{method.name}")
 
 
 @CALL(ArrayMethod)
@@ -283,6 +291,8 @@ def call_method(vm: Interpreter, method: ArrayMethod, args: Args, kwargs: Kwargs
     """Call a method of an array."""
     if method.name in reductions.NAMES:
         return reductions.reduce(vm, method.name, (method.owner, *args), kwargs)
+    if method.name not in _METHODS:
+        raise needs_values(f"ndarray.{method.name}() called by name")
     return _fitting(vm, _METHODS[method.name], f"ndarray.{method.name}", (method.owner, *args), kwargs)
 
 

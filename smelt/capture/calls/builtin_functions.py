@@ -21,7 +21,7 @@ import torch
 
 from smelt.base.class_tables import ClassTable, by_class, isinstance
 from smelt.base.python_text import module_name
-from smelt.capture.arrays.array import TensorArray
+from smelt.capture.arrays.array import ArrayMethod, TensorArray
 from smelt.capture.calls import calls
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, Restart, UserError, user, user_raise
@@ -58,7 +58,7 @@ def visible(vm: Interpreter, value: object) -> Any:
         return _STAND_INS[type(value)]
     if type(value) is PrologueValue:
         return value.example
-    if type(value) is TensorArray:
+    if type(value) is TensorArray or type(value) is ArrayMethod:
         return value.stand_in
     if type(value) is PrologueMethod:
         return getattr(value.owner.example, value.name)

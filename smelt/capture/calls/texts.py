@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from smelt.base.class_tables import by_class, classes, isinstance
+from smelt.capture.arrays.array import ArrayMethod
 from smelt.capture.calls import calls
 from smelt.capture.calls.builtin_functions import visible
 from smelt.capture.core import sources
@@ -79,7 +80,7 @@ def _guard_text(vm: Interpreter, value: object) -> None:
         load_object_attr(vm, value, "_value_")
 
 
-_BOUND = classes(PrologueMethod, types.MethodType)
+_BOUND = classes(PrologueMethod, ArrayMethod, types.MethodType)
 _BRACKETS = by_class({list: "[]", tuple: "()", set: "{}", dict: "{}"})
 
 

@@ -119,6 +119,19 @@ def load_attr(vm: Interpreter, value: PrologueValue, name: str) -> object:
     return vm.prologue.run(getattr, (value, name), {})
 
 
+@ATTR(PrologueMethod)
+def load_method_attr(vm: Interpreter, method: PrologueMethod, name: str) -> object:
+    """An attribute of a method of a prologue value, such as its name, which does not follow from the value."""
+    if name == "__self__":
+        return method.owner
+    if name not in _OF_METHODS:
+        raise Break(f"{name} of a method of a {type(method.owner.example).__name__}", "it may follow from the value")
+    return getattr(getattr(method.owner.example, method.name), name)
+
+
+_OF_METHODS = ("__name__", "__qualname__", "__module__", "__doc__", "__class__", "__text_signature__")
+
+
 @CALL(PrologueMethod)
 def call_method(vm: Interpreter, method: PrologueMethod, args: Args, kwargs: Kwargs) -> object:
     """Call a method of a prologue value."""

@@ -20,7 +20,6 @@ F = TypeVar("F", bound=Callable[..., object])
 if torch.distributed.is_available():
     import torch.distributed as dist
     import torch.distributed._functional_collectives as functional  # registers the operators' shapes
-    import torch.distributed.nn.functional as with_gradients
 
     c10d = torch.ops._c10d_functional
 
@@ -407,9 +406,6 @@ if torch.distributed.is_available():
         return out
 
     special(functional.broadcast)(lambda vm, args, kwargs: functional_broadcast(vm, *args, **kwargs))
-
-    if hasattr(with_gradients, "_not_supported_under_compile"):
-        special(with_gradients._not_supported_under_compile)(lambda vm, args, kwargs: None)
 
     special(dist.distributed_c10d._get_group_size_by_name)(
         lambda vm, args, kwargs: dist.distributed_c10d._get_group_size_by_name(*args, **kwargs)

@@ -22,10 +22,12 @@ _ENCODER = nn.TransformerEncoder.forward.__code__
 
 @special(torch.compiler.is_compiling)
 def is_compiling(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Captured form of `is_compiling()`: True. If an encoder would use nested tensors in eager, the graph ends
-    instead.
+    """Captured form of `is_compiling()`: True, but False for collectives that would refuse to be compiled. If an
+    encoder would use nested tensors in eager, the graph ends instead.
     """
     frame = vm.frames[-1]
+    if frame.globals.get("__name__") == _REFUSES:
+        return False
     if frame.code is _ENCODER and _leaves_out_padding({name: _read(vm, frame, name) for name in _NAMES}):
         raise Break(
             "an encoder with a padding mask in eval",
@@ -34,6 +36,9 @@ def is_compiling(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
         )
     return True
 
+
+_REFUSES = "torch.distributed.nn.functional"
+"""The module whose functions raise an error where `is_compiling()` is true."""
 
 _NAMES = ("mask", "src", "first_layer")
 """Variables of the encoder's `forward` on which its use of nested tensors depends."""

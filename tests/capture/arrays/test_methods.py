@@ -221,3 +221,23 @@ def test_settings_for_floating_point_errors_are_respected():
     run(X.abs() + 1)
     with np.errstate(invalid="raise"), pytest.raises(FloatingPointError):
         run(X)
+
+
+BOUND = {
+    "compared": "(a.sum != a.mean, a.sum == a.sum, x.numpy().sum == a.sum, a.sum in (a.mean, a.sum))",
+    "hashed": "(isinstance(hash(a.sum), int), len({a.sum: 1}))",
+    "text": "(str(a.sum)[:22], f'{a.sum}'[:22], repr([a.sum])[:22], str(a.__len__)[:20])",
+    "attributes": "(a.sum.__name__, a.sum.__self__ is a, a.sum.__doc__[:5], a.sum.__class__.__name__)",
+    "classes": "(type(a.sum).__name__, type(a.__add__).__name__, isinstance(a.sum, type(len)), callable(a.sum))",
+    "called later": "[each() for each in (a.sum, a.mean)] + [getattr(a, 'max')(), copy.copy(a.sum)()]",
+    "operators by name": "a.__add__(1).tolist()",
+    "listed": "(dir(a)[:3], dir(a.sum)[:3])",
+}
+
+
+@pytest.mark.parametrize("name", BOUND)
+def test_methods_are_those_of_numpy(name: str) -> None:
+    scope: dict[str, object] = {"copy": copy}
+    exec(f"def fn(x):\n x = x + 1\n a = x.numpy()\n return x * 2, {BOUND[name]}", scope)
+    fn = scope["fn"]
+    assert compiled(fn)(torch.arange(3.0))[1] == fn(torch.arange(3.0))[1]
