@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -73,17 +74,26 @@ class _Kernels:
     """Kernels that compute the same operators of the same lines; the times are sums over them, per call."""
 
     text: str
-    bound: Bound
-    device: Ceilings
     steps: int = 0
     seconds: float = 0.0
-    limit: float = 0.0
+    limits: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     moved: int = 0
     flops: int = 0
     seen: set[int] = field(default_factory=set)
 
+    @property
+    def limit(self) -> float:
+        """The sum of the shortest times."""
+        return sum(self.limits.values())
+
+    @property
+    def resource(self) -> str:
+        """The resource that makes up most of the limit."""
+        return max(self.limits, key=self.limits.__getitem__)
+
     def add(self, unit: Unit, bound: Bound) -> None:
-        self.limit, self.flops = self.limit + bound.seconds, self.flops + unit.flops
+        self.limits[bound.resource] += bound.seconds
+        self.flops += unit.flops
         self.moved += unit.bytes_read + unit.bytes_written
         if id(unit.step) not in self.seen and unit.step.timing is not None:
             self.seen.add(id(unit.step))
@@ -96,8 +106,8 @@ def _kernels(programs: Sequence[ProgramFacts], ceilings_of: CeilingsOf) -> list[
     for program in programs:
         ceilings = ceilings_of(program.device)
         for unit in program.units:
-            text, bound = label(unit.step.origins) or unit.name, ceilings.bound(unit)
-            found.setdefault(text, _Kernels(text, bound, ceilings)).add(unit, bound)
+            text = label(unit.step.origins) or unit.name
+            found.setdefault(text, _Kernels(text)).add(unit, ceilings.bound(unit))
     timed = [each for each in found.values() if each.seconds]
     return sorted(timed, key=lambda each: each.limit - each.seconds)
 
@@ -109,9 +119,7 @@ def _kernel_table(rows: Sequence[_Kernels]) -> Table:
     for each in rows[:MAX_ROWS]:
         speeds = (f"{each.moved / each.seconds / 1e9:.3g}", f"{each.flops / each.seconds / 1e9:.3g}")
         share = f"{each.limit / each.seconds:.0%}"
-        table.add_row(
-            each.text, _ms(each.seconds), _ms(each.limit), share, each.bound.resource, *speeds, str(each.steps)
-        )
+        table.add_row(each.text, _ms(each.seconds), _ms(each.limit), share, each.resource, *speeds, str(each.steps))
     return table
 
 

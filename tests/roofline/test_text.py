@@ -45,6 +45,12 @@ def test_programs_and_kernels_are_compared_with_their_limits() -> None:
     assert rows[1][2:6] == ["2", "1", "50%", "arithmetic"]
 
 
+def test_kernels_of_one_line_are_bound_by_what_most_of_them_wait_for() -> None:
+    both = [unit("linear", 10_000, 1 << 10), unit("linear_1", 2_000_000, 8, 10**8)]
+    (row,) = [line.split() for line in shown(run_of(ProgramFacts("f", "C++", both))).splitlines() if "net.py:3" in line]
+    assert row[1] == "linear" and row[5] == "arithmetic" and row[-1] == "2"
+
+
 def test_kernels_that_never_ran_and_runs_without_programs() -> None:
     text = shown(run_of(ProgramFacts("backward_less", "C++", [unit("mm", 0, 8)], symbolic=True)))
     assert "Net.forward backward less" in text and "symbolic" in text and "net.py:3" not in text
