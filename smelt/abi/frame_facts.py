@@ -121,3 +121,7 @@ class RunFacts:
     versions: str = ""
     notes: list[str] = field(default_factory=list)
     ceilings: dict[str, Ceilings] = field(default_factory=dict)
+
+    def programs(self) -> list[ProgramFacts]:
+        """The programs of all frames, in order."""
+        return [program for frame in self.frames for version in frame.versions for program in version.programs]

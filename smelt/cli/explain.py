@@ -59,27 +59,25 @@ def explain_script(
     run = watch.page(shlex.join([target, *args]))
     run.memory = samples.end()
     _complete(run, status)
+    try:
+        run.ceilings = _known_ceilings(run, measured=perf)
+    except BuildError as error:
+        _print(f"smelt: the limits of this machine cannot be measured: {error}", sys.stderr)
+        status = status or 1
     if page is None:
         return _print_limits(run, status)
-    run.ceilings = _known_ceilings(run, measured=perf)
     return _written(page, run, watch, status)
 
 
 def _print_limits(run: RunFacts, status: int) -> int:
-    """Print the tables of `--perf`; returns the exit status."""
-    if not any(version.programs for frame in run.frames for version in frame.versions):
+    """Print the tables of `--perf`, if the limits are known; returns the exit status."""
+    if not run.programs():
         _print(NOTHING, sys.stdout)
-        return status
-    try:
-        run.ceilings = _known_ceilings(run, measured=True)
+    elif run.ceilings:
         console = Console(file=sys.stdout, markup=False, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-        for each in limits(run, run.ceilings.__getitem__):
-            console.print(each, soft_wrap=isinstance(each, str))
-    except BuildError as error:
-        _print(f"smelt: the limits of this machine cannot be measured: {error}", sys.stderr)
-        return status or 1
-    except (OSError, ValueError):  # the script has closed standard output
-        return status
+        with contextlib.suppress(OSError, ValueError):  # the script has closed standard output
+            for each in limits(run, run.ceilings.__getitem__):
+                console.print(each, soft_wrap=isinstance(each, str))
     return status
 
 
@@ -89,8 +87,7 @@ def _known_ceilings(run: RunFacts, measured: bool) -> dict[str, Ceilings]:
     Args:
         measured: measure those that are not in the store.
     """
-    programs = (program for frame in run.frames for version in frame.versions for program in version.programs)
-    devices = dict.fromkeys(program.device for program in programs)
+    devices = dict.fromkeys(program.device for program in run.programs())
     found = {name: (ceilings if measured else stored_ceilings)(torch.device(name)) for name in devices}
     return {name: each for name, each in found.items() if each is not None}
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from smelt.abi.ceilings import Ceilings
 from smelt.abi.frame_facts import BreakFacts, FrameFacts, GraphFacts, RunFacts
-from smelt.abi.program_facts import ProgramFacts
 from smelt.page.markup import Markup, element, joined, plural, seconds_text, shortened
 from smelt.page.picture import draw_shares, draw_times
 from smelt.page.programs import Sources, show_program, slowest
@@ -60,7 +59,7 @@ def _summary(run: RunFacts) -> Markup:
     tiles: list[tuple[str, object]] = [*run.counts.items()]
     if run.seconds:
         tiles.append(("to compile", seconds_text(sum(run.seconds.values()))))
-    timed = [unit.step.timing for program in _programs(run) for unit in program.units if unit.step.timing is not None]
+    timed = [unit.step.timing for program in run.programs() for unit in program.units if unit.step.timing is not None]
     if timed:
         spent = sum(timing.total_ns for timing in timed) / 1e9
         tiles.append(("in kernels and libraries", seconds_text(spent)))
@@ -74,12 +73,6 @@ def _tile(name: str, value: object) -> Markup:
 
 def _is_bad(name: str, value: object) -> bool:
     return name.rstrip("s") in ("graph break", "recompile", "fallback") and value != 0
-
-
-def _programs(run: RunFacts) -> Iterator[ProgramFacts]:
-    for frame in run.frames:
-        for version in frame.versions:
-            yield from version.programs
 
 
 def _breaks(run: RunFacts) -> Markup:

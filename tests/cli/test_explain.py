@@ -343,3 +343,6 @@ def test_limits_without_a_compiler_or_a_program(
     assert "nothing was compiled" in capsys.readouterr().out
     assert explain_script(str(script(KNOWN)), [], False, None, perf=True) == 1
     assert "no C++ compiler was found" in capsys.readouterr().err
+    page = script(KNOWN).with_suffix(".html")
+    assert explain_script(str(script(KNOWN)), [], False, page, perf=True) == 1
+    assert "no C++ compiler was found" in capsys.readouterr().err and "script.py" in page.read_text()
