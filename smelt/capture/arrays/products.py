@@ -30,10 +30,15 @@ def _both(vm: Interpreter, a: object, b: object) -> tuple[TraceTensor, TraceTens
 
 def matmul(vm: Interpreter, x1: object, x2: object) -> TensorArray:
     """`x1 @ x2`"""
-    a, b = _both(vm, x1, x2)
-    if not a.dim() or not b.dim():
-        raise needs_values("a matrix product with a number")
-    out = record(vm, torch.matmul, a, b)
+    return _without_numbers(vm, torch.matmul, x1, x2, "a matrix product")
+
+
+def _without_numbers(vm: Interpreter, function: Callable[..., object], a: object, b: object, name: str) -> TensorArray:
+    """A product of two arrays, of which neither is a number."""
+    x, y = _both(vm, a, b)
+    if not x.dim() or not y.dim():
+        raise needs_values(f"{name} with a number")
+    out = record(vm, function, x, y)
     return shown(vm, out, scalar=not out.dim())
 
 
@@ -48,11 +53,7 @@ def dot(vm: Interpreter, a: object, b: object) -> TensorArray:
 
 def inner(vm: Interpreter, a: object, b: object) -> TensorArray:
     """`numpy.inner(a, b)`"""
-    x, y = _both(vm, a, b)
-    if not x.dim() or not y.dim():
-        raise needs_values("numpy.inner with a number")
-    out = record(vm, torch.inner, x, y)
-    return shown(vm, out, scalar=not out.dim())
+    return _without_numbers(vm, torch.inner, a, b, "numpy.inner")
 
 
 def outer(vm: Interpreter, a: object, b: object) -> TensorArray:
